@@ -1,0 +1,28 @@
+# What the library is built on, all of it from the distribution. tools/setup installs it.
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(fmt 9 REQUIRED)
+pkg_check_modules(LIBFABRIC REQUIRED IMPORTED_TARGET libfabric>=1.17)
+
+set(RAILYARD_HAVE_PMIX OFF)
+if(RAILYARD_PMIX)
+  pkg_check_modules(PMIX IMPORTED_TARGET pmix>=4)
+  if(PMIX_FOUND)
+    set(RAILYARD_HAVE_PMIX ON)
+  endif()
+endif()
+message(STATUS "libfabric ${LIBFABRIC_VERSION}, PMIx: ${RAILYARD_HAVE_PMIX}")
+
+if(RAILYARD_TOOLS)
+  find_package(CLI11 REQUIRED)
+endif()
+if(RAILYARD_TESTS)
+  find_package(GTest QUIET)
+  find_package(rapidcheck QUIET)
+  if(NOT GTest_FOUND OR NOT rapidcheck_FOUND)
+    message(STATUS "GoogleTest or rapidcheck is missing: building without tests (tools/setup test installs them)")
+    set(RAILYARD_TESTS OFF)
+  endif()
+endif()

@@ -1,0 +1,32 @@
+# `cmake --install`: library, headers, command, CMake package railyard::railyard, railyard.pc, manual pages.
+
+include(CMakePackageConfigHelpers)
+set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/railyard)
+
+install(TARGETS railyard EXPORT railyard-targets
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(NOT BUILD_SHARED_LIBS)
+  # A static library names what it was built with; those targets are found again by the package file.
+  install(TARGETS railyard_compiler EXPORT railyard-targets)
+endif()
+if(TARGET railyard-command)
+  set_target_properties(railyard-command PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS railyard-command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(DIRECTORY include/railyard DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+file(GLOB manual_pages CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/docs/man/*.1)
+if(manual_pages)
+  install(FILES ${manual_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+endif()
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+install(EXPORT railyard-targets NAMESPACE railyard:: DESTINATION ${package_directory})
+configure_package_config_file(cmake/railyard-config.cmake.in ${CMAKE_BINARY_DIR}/railyard-config.cmake
+  INSTALL_DESTINATION ${package_directory})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/railyard-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/railyard-config.cmake ${CMAKE_BINARY_DIR}/railyard-config-version.cmake
+  DESTINATION ${package_directory})
+configure_file(cmake/railyard.pc.in ${CMAKE_BINARY_DIR}/railyard.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/railyard.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,46 @@
+# One GoogleTest program per folder of tests/, registered test by test; and the strict libfabric provider they use.
+
+include(GoogleTest)
+
+set(strict_provider_directory ${CMAKE_BINARY_DIR}/tests/doubles)
+file(GLOB double_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/doubles/*.cc)
+if(double_sources)
+  add_library(strict-fi MODULE ${double_sources})
+  set_target_properties(strict-fi PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${strict_provider_directory})
+  target_include_directories(strict-fi PRIVATE src tests)
+  target_link_libraries(strict-fi PRIVATE railyard_compiler PkgConfig::LIBFABRIC Threads::Threads)
+endif()
+
+foreach(layer base bootstrap fabric memory transport window telemetry sim c_api tools)
+  set(folder ${CMAKE_CURRENT_SOURCE_DIR}/tests/${layer})
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc ${folder}/*.c)
+  if(NOT sources)
+    continue()
+  endif()
+  add_executable(${layer}_test ${sources})
+  set_target_properties(${layer}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_include_directories(${layer}_test PRIVATE src tests)
+  target_compile_definitions(${layer}_test PRIVATE
+    RAILYARD_VERSION="${PROJECT_VERSION}"
+    RAILYARD_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}"
+    RAILYARD_BIN_DIR="${CMAKE_BINARY_DIR}/bin"
+    RAILYARD_COMMAND="${CMAKE_BINARY_DIR}/bin/railyard"
+    RAILYARD_STRICT_PROVIDER_DIR="${strict_provider_directory}"
+    $<$<BOOL:${RAILYARD_HAVE_PMIX}>:RAILYARD_HAVE_PMIX=1>)
+  target_link_libraries(${layer}_test PRIVATE railyard_compiler railyard fmt::fmt PkgConfig::LIBFABRIC
+    GTest::gmock GTest::gtest GTest::gtest_main rapidcheck)
+  if(TARGET strict-fi)
+    add_dependencies(${layer}_test strict-fi)
+  endif()
+  # A test's program and the examples are looked up when it runs; only tests of the command itself wait for it to build.
+  if(layer STREQUAL "tools" AND RAILYARD_TOOLS)
+    target_link_libraries(tools_test PRIVATE railyard_command_parts)
+    add_dependencies(${layer}_test railyard-command ${railyard_examples})
+  endif()
+  # Sanitizers slow everything down, two cores may be shared: the limit is there to end a hang, not to measure.
+  gtest_discover_tests(${layer}_test
+    DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 60
+    TEST_PREFIX "${layer}: "
+    PROPERTIES TIMEOUT 300 LABELS ${layer})
+endforeach()

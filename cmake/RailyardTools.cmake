@@ -1,0 +1,27 @@
+# The railyard command, and one program for each numbered example.
+
+# Everything of the command but main() is a library of its own, so that tests/tools can call it.
+file(GLOB command_sources CONFIGURE_DEPENDS
+  ${CMAKE_CURRENT_SOURCE_DIR}/tools/railyard/*.cc ${CMAKE_CURRENT_SOURCE_DIR}/bench/*.cc)
+list(REMOVE_ITEM command_sources ${CMAKE_CURRENT_SOURCE_DIR}/tools/railyard/main.cc)
+add_library(railyard_command_parts STATIC ${command_sources})
+target_include_directories(railyard_command_parts PUBLIC . src tools/railyard)
+target_compile_definitions(railyard_command_parts PUBLIC RAILYARD_VERSION="${PROJECT_VERSION}")
+target_link_libraries(railyard_command_parts PUBLIC railyard_compiler railyard fmt::fmt CLI11::CLI11 PkgConfig::LIBFABRIC)
+
+add_executable(railyard-command tools/railyard/main.cc)
+set_target_properties(railyard-command PROPERTIES OUTPUT_NAME railyard)
+target_link_libraries(railyard-command PRIVATE railyard_command_parts)
+
+# An example sees only what an installed Railyard offers: the public headers and the library.
+file(GLOB example_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_CURRENT_SOURCE_DIR}/examples/[0-9][0-9]-*)
+set(railyard_examples "")
+foreach(folder IN LISTS example_folders)
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc ${folder}/*.c)
+  if(sources)
+    get_filename_component(name ${folder} NAME)
+    add_executable(example-${name} ${sources})
+    target_link_libraries(example-${name} PRIVATE railyard_compiler railyard)
+    list(APPEND railyard_examples example-${name})
+  endif()
+endforeach()

@@ -1,0 +1,261 @@
+/*
+ * Railyard in C: the calls of window.hpp and world.hpp, one for one. The C++ headers say more about what each promises.
+ *
+ * Every call that can fail returns a ry_status; ry_error_text() says why, for the calling thread. Handles are opaque;
+ * every *_free takes NULL. A deadline is in milliseconds, RY_DEFAULT (the world's, RAILYARD_TIMEOUT_MS) or RY_NEVER.
+ * Codes are plain integers with names: one that has no name here is an error of the call, never undefined.
+ *
+ * Ordering. Ordered operations to one rank (the default) form one sequence over all rails: a signal or an atomic takes
+ * effect at its target after every earlier ordered put to that target is visible there, exactly once. Puts among
+ * themselves and gets may overtake each other; ry_fence stops that. A relaxed put is outside the sequence until the
+ * next fence or quiet.
+ *
+ * Threads. Any number of threads may use one window at the same time.
+ */
+#ifndef RAILYARD_RAILYARD_H
+#define RAILYARD_RAILYARD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What went wrong, in the terms a caller can act on. */
+typedef int ry_status;
+enum {
+  RY_OK = 0,
+  RY_BUSY = 1,             /* back-pressure: nothing happened, try again later */
+  RY_TIMEOUT = 2,          /* a deadline passed */
+  RY_INVALID = 3,          /* the call or a setting makes no sense */
+  RY_OUT_OF_RANGE = 4,     /* rank, offset, index or size outside what was agreed */
+  RY_NOT_FOUND = 5,        /* no such provider, rail, window, host */
+  RY_UNSUPPORTED = 6,      /* this rail or provider cannot do it */
+  RY_REFUSED = 7,          /* authentication or permission */
+  RY_VERSION_MISMATCH = 8, /* the peer speaks another wire version */
+  RY_PEER_LOST = 9,        /* the named peer is gone */
+  RY_RAIL_FAILED = 10,     /* the named rail failed */
+  RY_IO = 11,              /* the system refused: see the message */
+  RY_NO_MEMORY = 12
+};
+
+/* The status as a word. */
+const char *ry_status_text(ry_status status);
+/* One line about the last call of this thread that failed; "" before the first. Valid until the thread's next failure.
+ */
+const char *ry_error_text(void);
+/* The library's version, "0.1.0". */
+const char *ry_version(void);
+
+/* Deadlines. */
+#define RY_DEFAULT ((int64_t)-1) /* the world's default */
+#define RY_NEVER ((int64_t)-2)   /* for ever: only on request */
+
+/* ---- settings ---------------------------------------------------------------------------------------------------- */
+
+typedef struct ry_settings ry_settings;
+
+/* Settings as the RAILYARD_* variables of the environment give them. */
+ry_status ry_settings_from_environment(ry_settings **settings);
+/* Sets one by its variable's name ("RAILYARD_RAILS"), as the environment would. */
+ry_status ry_settings_set(ry_settings *settings, const char *name, const char *value);
+void ry_settings_free(ry_settings *settings);
+
+/* ---- bootstrap --------------------------------------------------------------------------------------------------- */
+
+/* How the ranks of a world find each other, where a job has a way already (MPI, a scheduler, sockets of its own). Used
+ * at set-up only. Every rank makes the same calls in the same order. Both calls return RY_OK or why they failed. A
+ * deadline is in milliseconds, or RY_NEVER. */
+typedef struct ry_bootstrap {
+  void *context; /* handed to each call */
+  int rank;
+  int size;
+  /* Puts `bytes` bytes from `mine` of every rank into `all`, by rank: size * bytes. `bytes` is equal on all ranks. */
+  ry_status (*allgather)(void *context, const void *mine, size_t bytes, void *all, int64_t deadline_ms);
+  /* Returns once every rank has entered. */
+  ry_status (*barrier)(void *context, int64_t deadline_ms);
+  const char *description; /* for messages: "mpi"; may be NULL */
+} ry_bootstrap;
+
+/* ---- world ------------------------------------------------------------------------------------------------------- */
+
+/* The ranks of one job, the rails of this process and the engine that moves data over them. */
+typedef struct ry_world ry_world;
+
+/* Opens a world. Collective. `settings`: NULL for the environment's. `bootstrap`: NULL for the launcher, TCP rendezvous
+ * or PMIx found in the environment, and a world of one rank where there is none; its structure is copied, what it
+ * points to must outlive the world. */
+ry_status ry_world_open(const ry_settings *settings, const ry_bootstrap *bootstrap, ry_world **world);
+/* All windows must be freed before. */
+void ry_world_free(ry_world *world);
+
+int ry_world_rank(const ry_world *world);          /* -1 for NULL */
+int ry_world_size(const ry_world *world);          /* -1 for NULL */
+size_t ry_world_rail_count(const ry_world *world); /* 0 for NULL */
+
+/* Polls every rail once, applies what arrived, sends what waits. Bounded work; any thread may call it. A rank that only
+ * computes must call it, or open with RAILYARD_PROGRESS=thread. */
+void ry_world_progress(ry_world *world);
+/* Registers memory on every rail ahead of time. Optional: otherwise it happens on first use. */
+ry_status ry_world_remember(ry_world *world, const void *memory, size_t bytes);
+/* Drops cached registrations that overlap the memory: before it is unmapped, with no operation on it outstanding. */
+void ry_world_forget(ry_world *world, const void *memory, size_t bytes);
+/* Returns once every rank has entered (through the bootstrap: for set-up; see ry_barrier). */
+ry_status ry_world_barrier(ry_world *world, int64_t deadline_ms);
+
+/* What the engine counted since the world opened. */
+typedef struct ry_world_statistics {
+  uint64_t operations_completed;
+  uint64_t acknowledgements_sent;
+  uint64_t held_out_of_order; /* messages that arrived before their turn */
+  uint64_t dropped_stale;     /* messages with an unknown or stale id */
+  uint64_t dropped_malformed; /* messages that failed a check */
+  uint64_t backpressure;      /* times a queue was full */
+} ry_world_statistics;
+
+/* One rail as it stands now. Texts are cut to fit, always ended by a zero. */
+typedef struct ry_rail_statistics {
+  char name[64];
+  char provider[64];
+  uint64_t bytes_sent;
+  uint64_t bytes_received; /* bytes this process was told of: gets served by the rail itself are not seen */
+  uint64_t frames_sent;    /* small-op messages */
+  uint64_t writes_sent;    /* direct writes (chunks) */
+  uint64_t reads_sent;
+  double rate; /* measured delivery rate, bytes per second; 0: not measured yet */
+} ry_rail_statistics;
+
+ry_status ry_world_read_statistics(const ry_world *world, ry_world_statistics *statistics);
+ry_status ry_world_read_rail(const ry_world *world, size_t rail, ry_rail_statistics *statistics);
+
+/* ---- window ------------------------------------------------------------------------------------------------------ */
+
+/* Memory that every rank of a world exposes, with its signals and counters. */
+typedef struct ry_window ry_window;
+
+typedef struct ry_window_options {
+  size_t signals;           /* 64-bit words that peers signal, all zero at the start */
+  size_t counters;          /* 64-bit words that this rank's own operations advance */
+  int per_rank;             /* not 0: ranks may bring different sizes; otherwise a difference is an error */
+  uint64_t *signal_memory;  /* place for the signals; NULL: the window's own */
+  uint64_t *counter_memory; /* place for the counters; NULL: the window's own */
+} ry_window_options;
+
+/* The defaults: 64 signals, 64 counters, equal sizes, memory of its own. */
+ry_window_options ry_window_default_options(void);
+
+/* Makes a window over zeroed memory that it owns. Collective. `options`: NULL for the defaults. */
+ry_status ry_window_allocate(ry_world *world, size_t bytes, const ry_window_options *options, ry_window **window);
+/* Makes a window over memory that the caller brings and keeps valid until the window is freed. Collective. */
+ry_status ry_window_adopt(ry_world *world, void *memory, size_t bytes, const ry_window_options *options,
+                          ry_window **window);
+/* Completes what this rank has outstanding, waits for all ranks, then takes the window down. Collective. The handle
+ * still has to be freed, and only that. */
+ry_status ry_window_close(ry_window *window, int64_t deadline_ms);
+/* Frees the handle; a window not closed before is taken down without waiting for the peers. */
+void ry_window_free(ry_window *window);
+
+void *ry_window_local(const ry_window *window);              /* this rank's memory; NULL for NULL */
+size_t ry_window_bytes(const ry_window *window, int rank);   /* of `rank`'s memory; 0 for no such rank */
+size_t ry_window_signals(const ry_window *window, int rank); /* of `rank`; 0 for no such rank */
+
+typedef int ry_order;
+enum { RY_ORDERED = 0, RY_RELAXED = 1 };
+typedef int ry_comparison;
+enum { RY_EQUAL = 0, RY_NOT_EQUAL = 1, RY_LESS = 2, RY_LESS_EQUAL = 3, RY_GREATER = 4, RY_GREATER_EQUAL = 5 };
+typedef int ry_atomic_op;
+enum {
+  RY_ADD = 0,
+  RY_INCREMENT = 1,
+  RY_AND = 2,
+  RY_OR = 3,
+  RY_XOR = 4,
+  RY_SET = 5,
+  RY_SWAP = 6,
+  RY_COMPARE_SWAP = 7,
+  RY_FETCH = 8
+};
+typedef int ry_signal_op;
+enum { RY_SIGNAL_ADD = 0, RY_SIGNAL_SET = 1 };
+/* Which completion to wait for: the source may be reused, or the bytes are visible at the target. */
+typedef int ry_completion;
+enum { RY_LOCAL = 0, RY_REMOTE = 1 };
+
+/* A change to one signal of the target. */
+typedef struct ry_signal_update {
+  size_t index;
+  uint64_t value;
+  ry_signal_op op;
+} ry_signal_update;
+
+/* A change to one counter of the caller, made when the operation is done with its source. */
+typedef struct ry_counter_update {
+  size_t index;
+  uint64_t value;
+} ry_counter_update;
+
+/* Names one operation. A plain value; it stays valid as long as its window. */
+typedef struct ry_ticket {
+  uint64_t number;
+  int32_t peer;
+  uint32_t slot;
+} ry_ticket;
+
+/* In every operation `ticket` may be NULL: ry_quiet covers it all the same. */
+
+/* Copies `bytes` from `source` to `offset` in `rank`'s window. Non-blocking; `source` must stay unchanged until local
+ * completion. With every queue full it waits for room, up to the default deadline. */
+ry_status ry_put(ry_window *window, int rank, size_t offset, const void *source, size_t bytes, ry_order order,
+                 ry_ticket *ticket);
+/* Puts a value of 1 to 8 bytes, taken at the call. */
+ry_status ry_put_value(ry_window *window, int rank, size_t offset, const void *value, size_t bytes, ry_ticket *ticket);
+/* Copies `bytes` at `offset` of `rank`'s window to `destination`. Complete when the bytes are there. */
+ry_status ry_get(ry_window *window, int rank, size_t offset, void *destination, size_t bytes, ry_ticket *ticket);
+/* A put and, after it, a signal. Zero bytes: a signal alone. */
+ry_status ry_put_signal(ry_window *window, int rank, size_t offset, const void *source, size_t bytes,
+                        ry_signal_update signal, ry_ticket *ticket);
+ry_status ry_put_counter(ry_window *window, int rank, size_t offset, const void *source, size_t bytes,
+                         ry_counter_update counter, ry_ticket *ticket);
+ry_status ry_put_signal_counter(ry_window *window, int rank, size_t offset, const void *source, size_t bytes,
+                                ry_signal_update signal, ry_counter_update counter, ry_ticket *ticket);
+ry_status ry_signal(ry_window *window, int rank, ry_signal_update signal, ry_ticket *ticket);
+
+/* Changes the integer of `width` bytes (4 or 8, aligned) at `offset` in `rank`'s window. `before`: NULL, or a place of
+ * `width` bytes for what the word held before, valid until completion. `compare` is used by RY_COMPARE_SWAP alone. */
+ry_status ry_atomic(ry_window *window, int rank, size_t offset, ry_atomic_op op, size_t width, uint64_t operand,
+                    uint64_t compare, void *before, ry_ticket *ticket);
+
+/* This rank's signal. No lock, no system call. What preceded the signal at its sender is visible after this. */
+uint64_t ry_read_signal(const ry_window *window, size_t index);
+/* Sets this rank's signal to zero, in turn with what the engine applies. */
+ry_status ry_reset_signal(ry_window *window, size_t index);
+/* Waits until the signal compares so with `value`; stores what it held then (`held` may be NULL). */
+ry_status ry_wait_signal(ry_window *window, size_t index, ry_comparison comparison, uint64_t value, int64_t deadline_ms,
+                         uint64_t *held);
+
+uint64_t ry_read_counter(const ry_window *window, size_t index);
+ry_status ry_reset_counter(ry_window *window, size_t index);
+/* Waits until the counter is at least `value`. An operation that failed advances no counter: its error comes out here.
+ */
+ry_status ry_wait_counter(ry_window *window, size_t index, uint64_t value, int64_t deadline_ms, uint64_t *held);
+
+/* Whether the operation is complete: *done is 0 or 1. Makes progress. An operation that failed returns its error. */
+ry_status ry_test(ry_window *window, ry_ticket ticket, ry_completion completion, int *done);
+ry_status ry_wait(ry_window *window, ry_ticket ticket, ry_completion completion, int64_t deadline_ms);
+
+#define RY_ALL_RANKS (-1)
+/* Every later operation to `rank` (or RY_ALL_RANKS) takes effect after every earlier one, relaxed ones too. Does not
+ * wait. */
+ry_status ry_fence(ry_window *window, int rank);
+/* Waits until every operation to `rank` (or RY_ALL_RANKS) is complete at its target. Free when nothing is outstanding.
+ */
+ry_status ry_quiet(ry_window *window, int rank, int64_t deadline_ms);
+/* Completes this rank's operations, then waits until every rank has entered. */
+ry_status ry_barrier(ry_window *window, int64_t deadline_ms);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* RAILYARD_RAILYARD_H */

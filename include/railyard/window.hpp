@@ -1,0 +1,154 @@
+/// Window: memory that every rank of a world exposes, with its signals and counters.
+///
+/// Ordering. Ordered operations to one rank (the default) form one sequence over all rails: a signal or an atomic takes
+/// effect at its target after every earlier ordered put to that target is visible there, exactly once. Puts among
+/// themselves and gets may overtake each other; `fence` stops that. A relaxed put is outside the sequence until the next
+/// `fence` or `quiet`.
+///
+/// Threads. Any number of threads may use one window at the same time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include "railyard/deadline.hpp"
+#include "railyard/result.hpp"
+#include "railyard/world.hpp"
+
+namespace railyard {
+
+enum class Order : std::uint8_t { ordered, relaxed };
+enum class Comparison : std::uint8_t { equal, not_equal, less, less_equal, greater, greater_equal };
+enum class AtomicOp : std::uint8_t { add, increment, bit_and, bit_or, bit_xor, set, swap, compare_swap, fetch };
+enum class SignalOp : std::uint8_t { add, set };
+/// Which completion to wait for: the source may be reused, or the bytes are visible at the target.
+enum class Completion : std::uint8_t { local, remote };
+
+struct WindowOptions {
+  std::size_t signals = 64;              ///< 64-bit words that peers signal, all zero at the start
+  std::size_t counters = 64;             ///< 64-bit words that this rank's own operations advance
+  bool per_rank = false;                 ///< ranks may bring different sizes; otherwise a difference is an error
+  std::span<std::uint64_t> signal_memory{};   ///< place for the signals; by default the window's own
+  std::span<std::uint64_t> counter_memory{};  ///< place for the counters; by default the window's own
+};
+
+/// A change to one signal of the target.
+struct SignalUpdate {
+  std::size_t index = 0;
+  std::uint64_t value = 1;
+  SignalOp op = SignalOp::add;
+};
+
+/// A change to one counter of the caller, made when the operation is done with its source.
+struct CounterUpdate {
+  std::size_t index = 0;
+  std::uint64_t value = 1;
+};
+
+/// Names one operation. Copyable; holding it costs nothing; it stays valid as long as its window.
+struct Ticket {
+  std::uint64_t number = 0;  ///< 0: complete from the start
+  std::int32_t peer = -1;
+  std::uint32_t slot = 0;  ///< operations that complete out of sequence (get, fetch, relaxed): their slot, plus one
+};
+
+namespace window_detail {
+class WindowState;
+}
+class WindowAssembly;
+
+/// Movable handle. Making and closing one is collective.
+class Window {
+ public:
+  /// Makes a window over zeroed memory that it owns. Collective; `bytes` must be equal on all ranks unless per_rank.
+  static Result<Window> allocate(World& world, std::size_t bytes, const WindowOptions& options = {});
+  /// Makes a window over memory that the caller brings and keeps valid until the window is closed. Collective.
+  static Result<Window> adopt(World& world, std::span<std::byte> memory, const WindowOptions& options = {});
+
+  Window(Window&&) noexcept;
+  Window& operator=(Window&&) noexcept;
+  /// Closes without waiting for peers if `close` was not called.
+  ~Window();
+  /// Completes what this rank has outstanding, waits for all ranks, then takes the window down. Collective.
+  Result<void> close(Deadline deadline = {});
+
+  std::span<std::byte> local() const noexcept;
+  std::size_t bytes(int rank) const noexcept;
+  std::size_t signals(int rank) const noexcept;
+
+  /// Copies `bytes` from `source` to `offset` in `rank`'s window. Non-blocking; `source` must stay unchanged until local
+  /// completion. With every queue full it waits for room, up to the default deadline.
+  Result<Ticket> put(int rank, std::size_t offset, const void* source, std::size_t bytes, Order order = Order::ordered);
+  /// Puts a value of 1, 2, 4 or 8 bytes (any width from 1 to 8 in the second form). The value is taken at the call.
+  template <typename T>
+  Result<Ticket> put_value(int rank, std::size_t offset, T value) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+    return put_value(rank, offset, &value, sizeof(T));
+  }
+  Result<Ticket> put_value(int rank, std::size_t offset, const void* value, std::size_t bytes);
+  /// Copies `bytes` at `offset` of `rank`'s window to `destination`. Complete when the bytes are there.
+  Result<Ticket> get(int rank, std::size_t offset, void* destination, std::size_t bytes);
+
+  /// A put and, after it, a signal. Zero bytes: a signal alone.
+  Result<Ticket> put_signal(int rank, std::size_t offset, const void* source, std::size_t bytes, SignalUpdate signal);
+  Result<Ticket> put_counter(int rank, std::size_t offset, const void* source, std::size_t bytes,
+                             CounterUpdate counter);
+  Result<Ticket> put_signal_counter(int rank, std::size_t offset, const void* source, std::size_t bytes,
+                                    SignalUpdate signal, CounterUpdate counter);
+  Result<Ticket> signal(int rank, SignalUpdate signal);
+
+  /// Changes the word of type T (32- or 64-bit integer, aligned) at `offset` in `rank`'s window.
+  template <typename T>
+  Result<Ticket> atomic(int rank, std::size_t offset, AtomicOp op, T operand, T compare = {}) {
+    static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+    return atomic_word(rank, offset, op, sizeof(T), static_cast<std::make_unsigned_t<T>>(operand),
+                       static_cast<std::make_unsigned_t<T>>(compare), nullptr);
+  }
+  /// The same, and stores what the word held before to `*before`, which must stay valid until completion.
+  template <typename T>
+  Result<Ticket> fetch_atomic(int rank, std::size_t offset, AtomicOp op, T* before, T operand = {}, T compare = {}) {
+    static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+    return atomic_word(rank, offset, op, sizeof(T), static_cast<std::make_unsigned_t<T>>(operand),
+                       static_cast<std::make_unsigned_t<T>>(compare), before);
+  }
+  /// The untyped form. `width` is 4 or 8; `before` is null or holds `width` bytes.
+  Result<Ticket> atomic_word(int rank, std::size_t offset, AtomicOp op, std::size_t width, std::uint64_t operand,
+                             std::uint64_t compare, void* before);
+
+  /// This rank's signal. No lock, no system call. What preceded the signal at its sender is visible after this.
+  std::uint64_t read_signal(std::size_t index) const noexcept;
+  /// Sets this rank's signal to zero, in turn with what the engine applies.
+  Result<void> reset_signal(std::size_t index);
+  /// Waits until the signal compares so with `value`; returns what it held then.
+  Result<std::uint64_t> wait_signal(std::size_t index, Comparison comparison, std::uint64_t value,
+                                    Deadline deadline = {});
+
+  std::uint64_t read_counter(std::size_t index) const noexcept;
+  Result<void> reset_counter(std::size_t index);
+  /// Waits until the counter is at least `value`; returns what it held then. An operation that failed advances no
+  /// counter: its error is returned here.
+  Result<std::uint64_t> wait_counter(std::size_t index, std::uint64_t value, Deadline deadline = {});
+
+  /// Whether the operation is complete. Makes progress. An operation that failed returns its error.
+  Result<bool> test(Ticket ticket, Completion completion = Completion::remote);
+  Result<void> wait(Ticket ticket, Completion completion = Completion::remote, Deadline deadline = {});
+
+  /// Every later operation to `rank` takes effect after every earlier one, relaxed ones too. Does not wait.
+  Result<void> fence(int rank);
+  Result<void> fence();
+  /// Waits until every operation to `rank` (or to all) is complete at its target. Free when nothing is outstanding.
+  Result<void> quiet(int rank, Deadline deadline = {});
+  Result<void> quiet(Deadline deadline = {});
+  /// Completes this rank's operations, then waits until every rank has entered.
+  Result<void> barrier(Deadline deadline = {});
+
+ private:
+  friend class WindowAssembly;
+  explicit Window(std::unique_ptr<window_detail::WindowState> state);
+  std::unique_ptr<window_detail::WindowState> state_;
+};
+
+}  // namespace railyard

@@ -1,0 +1,88 @@
+/// World: the ranks of one job, the rails of this process and the engine that moves data over them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "railyard/bootstrap.hpp"
+#include "railyard/deadline.hpp"
+#include "railyard/result.hpp"
+#include "railyard/settings.hpp"
+
+namespace railyard {
+
+/// One rail as it stands now.
+struct RailStatistics {
+  std::string name;      ///< "tcp eth0", "sim 3"
+  std::string provider;  ///< the driver's name for what is below it
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;  ///< bytes this process was told of: gets served by the rail itself are not seen
+  std::uint64_t frames_sent = 0;     ///< small-op messages
+  std::uint64_t writes_sent = 0;     ///< direct writes (chunks)
+  std::uint64_t reads_sent = 0;
+  double rate = 0;                   ///< measured delivery rate, bytes per second; 0: not measured yet
+};
+
+/// What the engine counted since the world opened.
+struct WorldStatistics {
+  std::uint64_t operations_completed = 0;
+  std::uint64_t acknowledgements_sent = 0;
+  std::uint64_t held_out_of_order = 0;  ///< messages that arrived before their turn
+  std::uint64_t dropped_stale = 0;      ///< messages with an unknown or stale id
+  std::uint64_t dropped_malformed = 0;  ///< messages that failed a check
+  std::uint64_t backpressure = 0;       ///< times a queue was full
+  std::vector<RailStatistics> rails;
+};
+
+struct WorldOptions {
+  /// Where settings come from; by default the environment.
+  const Settings* settings = nullptr;
+  /// An existing way for the ranks to meet; by default the launcher, TCP rendezvous or PMIx found in the environment,
+  /// and a world of one rank where there is none. Must outlive the world.
+  Bootstrap* bootstrap = nullptr;
+};
+
+namespace window_detail {
+class WorldAccess;
+}
+class WorldState;
+
+/// Movable handle. All windows of a world must be closed before it.
+class World {
+ public:
+  static Result<World> open(const WorldOptions& options = {});
+  World(World&&) noexcept;
+  World& operator=(World&&) noexcept;
+  ~World();
+
+  int rank() const noexcept;
+  int size() const noexcept;
+  std::size_t rail_count() const noexcept;
+  const Settings& settings() const noexcept;
+
+  /// Moves things on: polls every rail once, applies what arrived, sends what waits. Bounded work; any thread may call
+  /// it. Waits call it by themselves; a rank that only computes must call it, or open with RAILYARD_PROGRESS=thread.
+  void progress();
+
+  /// Registers memory on every rail ahead of time, so that the first put or get from it does not pay for it.
+  /// Optional: memory is registered on first use otherwise. Ends with `forget`.
+  Result<void> remember(std::span<const std::byte> memory);
+  /// Drops cached registrations that overlap `memory`. Call before unmapping memory that puts or gets used, and with no
+  /// operation on it outstanding.
+  void forget(std::span<const std::byte> memory);
+
+  /// Returns once every rank has entered (through the bootstrap: for set-up, not for inner loops; see Window::barrier).
+  Result<void> barrier(Deadline deadline = {});
+
+  WorldStatistics statistics() const;
+
+ private:
+  friend class window_detail::WorldAccess;
+  explicit World(std::unique_ptr<WorldState> state);
+  std::unique_ptr<WorldState> state_;
+};
+
+}  // namespace railyard

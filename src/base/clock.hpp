@@ -1,0 +1,24 @@
+/// Time as a parameter: the engine never asks the machine itself, so that it runs unchanged on a simulated clock.
+#pragma once
+
+#include <cstdint>
+
+namespace railyard {
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  /// Nanoseconds from an arbitrary start; never goes back.
+  virtual std::int64_t now() const = 0;
+  /// Called by a wait that found nothing to do. Real time: lets another thread have the core.
+  virtual void idle() = 0;
+};
+
+/// The machine's monotonic clock.
+class SteadyClock final : public Clock {
+ public:
+  std::int64_t now() const override;
+  void idle() override;
+};
+
+}  // namespace railyard

@@ -1,0 +1,21 @@
+/// Who a process is: never an address, a pid or an index, all of which can be the same for two processes.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <string>
+
+namespace railyard {
+
+struct Identity {
+  std::array<std::uint8_t, 16> bytes{};
+
+  /// A new one, from the system's random bytes.
+  static Identity make();
+  auto operator<=>(const Identity&) const = default;
+  /// 32 hexadecimal digits.
+  std::string text() const;
+};
+
+}  // namespace railyard

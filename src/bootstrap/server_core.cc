@@ -1,0 +1,342 @@
+#include "bootstrap/server_core.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/entropy.hpp"
+
+namespace railyard::bootstrap {
+
+namespace {
+
+/// A closed meeting, the one under way and one or two whose first ranks are ahead of the others.
+constexpr std::size_t kMostMeetings = 4;
+/// How long one that was refused gets to read why.
+constexpr std::int64_t kLingerNs = 2'000'000'000;
+/// Frames that a rank may leave unread.
+constexpr std::size_t kMostUnread = 8;
+
+Result<Nonce> nonce_of_the_system() {
+  Nonce nonce;
+  if (auto filled = fill_random(nonce); !filled) return std::move(filled.error());
+  return nonce;
+}
+
+}  // namespace
+
+ServerCore::ServerCore(ServerCoreOptions options) : options_(std::move(options)) {
+  if (options_.most_strangers == 0) options_.most_strangers = 64 + 2 * static_cast<std::size_t>(options_.size);
+  if (!options_.make_nonce) options_.make_nonce = nonce_of_the_system;
+  job_.size = options_.size;
+  job_.where = options_.where;
+  job_.ended.resize(static_cast<std::size_t>(options_.size));
+  job_.refused.resize(static_cast<std::size_t>(options_.size));
+}
+
+ConnectionId ServerCore::connected(std::string peer, std::int64_t now_ns) {
+  while (limited_.size() >= options_.most_strangers && drop_oldest_stranger()) {
+  }
+  const ConnectionId id = ++last_id_;
+  Connection& connection = connections_.try_emplace(id, std::move(peer)).first->second;
+  connection.deadline_ns = now_ns + options_.handshake_timeout_ns;
+  limited_.insert(id);
+  return id;
+}
+
+bool ServerCore::drop_oldest_stranger() {
+  if (limited_.empty()) return false;
+  drop(*limited_.begin());
+  return true;
+}
+
+void ServerCore::drop(ConnectionId id) {
+  limited_.erase(id);
+  touched_.erase(id);
+  connections_.erase(id);
+  dropped_.push_back(id);
+}
+
+void ServerCore::received(ConnectionId id, std::span<const std::byte> bytes, std::int64_t now_ns) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end() || found->second.phase == Phase::closing) return;
+  Connection& connection = found->second;
+  connection.reader.feed(bytes);
+  Frame frame;
+  for (;;) {
+    switch (connection.reader.next(frame)) {
+      case FrameReader::State::more:
+        return;
+      case FrameReader::State::oversize:
+        return protocol_error(id, connection, "a frame of a length that nobody may send", now_ns);
+      case FrameReader::State::forged:
+        return protocol_error(id, connection, "a frame whose seal does not fit", now_ns);
+      case FrameReader::State::frame:
+        if (!handle(id, connection, frame, now_ns)) return;
+    }
+  }
+}
+
+bool ServerCore::handle(ConnectionId id, Connection& connection, Frame& frame, std::int64_t now_ns) {
+  switch (connection.phase) {
+    case Phase::hello:
+      return handle_hello(id, connection, frame, now_ns);
+    case Phase::proof:
+      return handle_proof(id, connection, frame, now_ns);
+    case Phase::member:
+      return handle_member(id, connection, frame, now_ns);
+    case Phase::closing:
+      break;
+  }
+  return false;
+}
+
+bool ServerCore::handle_hello(ConnectionId id, Connection& connection, const Frame& frame, std::int64_t now_ns) {
+  const auto hello = frame.type == FrameType::hello ? parse_hello(frame.payload) : std::nullopt;
+  if (!hello) {
+    protocol_error(id, connection, "something that is no hello of Railyard", now_ns);
+    return false;
+  }
+  if (hello->version != kWireVersion) {
+    refuse(id, connection,
+           {Status::version_mismatch, -1,
+            fmt::format("wire version {} does not fit the rendezvous's version {}: run the same release of Railyard "
+                        "everywhere",
+                        hello->version, kWireVersion)},
+           now_ns);
+    return false;
+  }
+  auto nonce = options_.make_nonce();
+  if (!nonce) {
+    refuse(id, connection, {Status::io, -1, nonce.error().message()}, now_ns);
+    return false;
+  }
+  connection.handshake = {hello->rank, hello->size, hello->nonce, *nonce};
+  connection.phase = Phase::proof;
+  send(id, connection, make_frame(FrameType::challenge, encode(Challenge{kWireVersion, *nonce})));
+  return true;
+}
+
+bool ServerCore::handle_proof(ConnectionId id, Connection& connection, const Frame& frame, std::int64_t now_ns) {
+  const auto proof = frame.type == FrameType::proof ? parse_proof(frame.payload) : std::nullopt;
+  if (!proof) {
+    protocol_error(id, connection, "something that is no proof of the job key", now_ns);
+    return false;
+  }
+  const std::int32_t rank = connection.handshake.rank;
+  if (!equal_in_constant_time(*proof, proof_of(options_.job_key, connection.handshake, Side::client))) {
+    if (rank < job_.size) job_.refused[static_cast<std::size_t>(rank)] = true;
+    refuse(id, connection,
+           {Status::refused, -1,
+            fmt::format("the job key of rank {} is not the one of the rendezvous: set RAILYARD_JOB_KEY to the same "
+                        "secret on every rank",
+                        rank)},
+           now_ns);
+    return false;
+  }
+  return welcome(id, connection, now_ns);
+}
+
+bool ServerCore::welcome(ConnectionId id, Connection& connection, std::int64_t now_ns) {
+  const Handshake& handshake = connection.handshake;
+  if (handshake.size != job_.size) {
+    refuse(id, connection,
+           {Status::invalid, -1,
+            fmt::format("rank {} was told that the job has {} ranks, the rendezvous that it has {}: set RAILYARD_SIZE "
+                        "to the same number on every rank",
+                        handshake.rank, handshake.size, job_.size)},
+           now_ns);
+    return false;
+  }
+  Complaint complaint;
+  connection.meeting = find_meeting(handshake.rank, complaint);
+  if (!connection.meeting) {
+    refuse(id, connection, std::move(complaint), now_ns);
+    return false;
+  }
+  connection.meeting->take_seat(handshake.rank, connection.peer);
+  members_[{connection.meeting.get(), handshake.rank}] = id;
+  job_.refused[static_cast<std::size_t>(handshake.rank)] = false;
+  send(id, connection, make_frame(FrameType::welcome, encode(proof_of(options_.job_key, handshake, Side::server))));
+  connection.phase = Phase::member;
+  connection.reader.set_most(kMostFrameToServer);
+  connection.reader.expect_seal(Seal(options_.job_key, handshake, Side::client));
+  connection.seal.emplace(options_.job_key, handshake, Side::server);
+  limited_.erase(id);
+  return true;
+}
+
+std::shared_ptr<Meeting> ServerCore::find_meeting(std::int32_t rank, Complaint& complaint) {
+  end_old_meetings();
+  for (const auto& meeting : meetings_) {
+    switch (meeting->seat(rank)) {
+      case Meeting::Seat::empty:
+        return meeting;
+      case Meeting::Seat::taken:
+        complaint = {Status::refused, rank,
+                     fmt::format("rank {} is here already ({}): two processes have RAILYARD_RANK={}, or one has two "
+                                 "worlds open at a time",
+                                 rank, meeting->name(rank), rank)};
+        return nullptr;
+      case Meeting::Seat::lost:
+        complaint = {
+            Status::peer_lost, rank,
+            fmt::format("rank {} was here and is gone; wait until every other rank has closed its bootstrap", rank)};
+        return nullptr;
+      case Meeting::Seat::left:
+        break;  // ahead of the others: it sits down for the next meeting
+    }
+  }
+  if (meetings_.size() >= kMostMeetings) {
+    complaint = {Status::refused, rank, fmt::format("rank {} has come and gone too often for the other ranks", rank)};
+    return nullptr;
+  }
+  return meetings_.emplace_back(std::make_shared<Meeting>(job_));
+}
+
+void ServerCore::end_old_meetings() {
+  while (!meetings_.empty() && meetings_.front()->over()) meetings_.pop_front();
+}
+
+bool ServerCore::handle_member(ConnectionId id, Connection& connection, Frame& frame, std::int64_t now_ns) {
+  const std::int32_t rank = connection.handshake.rank;
+  const auto meeting = connection.meeting;
+  if (frame.type == FrameType::leave && frame.payload.empty()) {
+    members_.erase({meeting.get(), rank});
+    connection.meeting.reset();
+    begin_closing(id, connection, now_ns);
+    deliver(meeting, meeting->leave(rank));
+    return false;
+  }
+  auto enter = frame.type == FrameType::enter ? parse_enter(frame.payload) : std::nullopt;
+  if (!enter || meeting->waits(rank) || connection.queue.size() > 2 * kMostUnread) {
+    protocol_error(id, connection, "a message that makes no sense at this point", now_ns);
+    return false;
+  }
+  deliver(meeting, meeting->enter(rank, std::move(*enter), now_ns));
+  return true;
+}
+
+void ServerCore::deliver(const std::shared_ptr<Meeting>& meeting, const Meeting::Outcome& outcome) {
+  for (const std::int32_t rank : outcome.recipients) {
+    const auto member = members_.find({meeting.get(), rank});
+    if (member == members_.end()) continue;
+    send(member->second, connections_.at(member->second), outcome.frame);
+  }
+}
+
+void ServerCore::send(ConnectionId id, Connection& connection, const OutgoingFrame& frame) {
+  connection.queue.push_back(frame.bytes);
+  if (connection.seal) {
+    connection.queue.push_back(
+        std::make_shared<const std::vector<std::byte>>(encode(connection.seal->next(frame.digest))));
+  }
+  touched_.insert(id);
+}
+
+void ServerCore::refuse(ConnectionId id, Connection& connection, Complaint complaint, std::int64_t now_ns) {
+  if (log_enabled(LogLevel::warn) && complaints_.allow(now_ns)) {
+    log_warn("the rendezvous at {} refused {}: {}", job_.where, connection.peer, complaint.text);
+  }
+  send(id, connection, make_frame(FrameType::refusal, encode(complaint, kMostRefusalText)));
+  begin_closing(id, connection, now_ns);
+}
+
+void ServerCore::protocol_error(ConnectionId id, Connection& connection, std::string_view what, std::int64_t now_ns) {
+  if (connection.phase != Phase::member) {
+    refuse(id, connection, {Status::invalid, -1, fmt::format("received {}", what)}, now_ns);
+    return;
+  }
+  const std::int32_t rank = connection.handshake.rank;
+  const auto meeting = std::exchange(connection.meeting, nullptr);
+  members_.erase({meeting.get(), rank});
+  log_warn("the rendezvous at {} closes the connection of rank {}: it sent {}", job_.where, rank, what);
+  send(id, connection,
+       make_frame(FrameType::failure,
+                  encode(Complaint{Status::invalid, rank, fmt::format("received {}", what)}, kMostText)));
+  begin_closing(id, connection, now_ns);
+  deliver(meeting, meeting->lose(rank, fmt::format("it sent {}", what)));
+}
+
+void ServerCore::begin_closing(ConnectionId id, Connection& connection, std::int64_t now_ns) {
+  connection.phase = Phase::closing;
+  connection.deadline_ns = now_ns + kLingerNs;
+  limited_.insert(id);
+  touched_.insert(id);
+}
+
+void ServerCore::closed(ConnectionId id, std::string_view why) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  const auto meeting = found->second.meeting;
+  const std::int32_t rank = found->second.handshake.rank;
+  limited_.erase(id);
+  touched_.erase(id);
+  connections_.erase(found);
+  if (!meeting) return;
+  members_.erase({meeting.get(), rank});
+  deliver(meeting, meeting->lose(rank, why));
+}
+
+void ServerCore::process_ended(std::int32_t rank, std::string how) {
+  if (rank < 0 || rank >= job_.size) return;
+  job_.ended[static_cast<std::size_t>(rank)] = std::move(how);
+  for (const auto& meeting : meetings_) deliver(meeting, meeting->process_ended(rank));
+}
+
+void ServerCore::tick(std::int64_t now_ns) {
+  std::vector<ConnectionId> late;
+  for (const ConnectionId id : limited_) {
+    if (connections_.at(id).deadline_ns <= now_ns) late.push_back(id);
+  }
+  for (const ConnectionId id : late) drop(id);
+  for (const auto& meeting : meetings_) deliver(meeting, meeting->tick(now_ns));
+}
+
+std::int64_t ServerCore::deadline() const {
+  std::int64_t earliest = Meeting::kNever;
+  for (const ConnectionId id : limited_) earliest = std::min(earliest, connections_.at(id).deadline_ns);
+  for (const auto& meeting : meetings_) earliest = std::min(earliest, meeting->deadline());
+  return earliest;
+}
+
+std::span<const std::byte> ServerCore::outgoing(ConnectionId id) const {
+  const auto found = connections_.find(id);
+  if (found == connections_.end() || found->second.queue.empty()) return {};
+  return std::span<const std::byte>(*found->second.queue.front()).subspan(found->second.queue_offset);
+}
+
+void ServerCore::sent(ConnectionId id, std::size_t bytes) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  Connection& connection = found->second;
+  while (bytes > 0 && !connection.queue.empty()) {
+    const std::size_t piece = std::min(bytes, connection.queue.front()->size() - connection.queue_offset);
+    connection.queue_offset += piece;
+    bytes -= piece;
+    if (connection.queue_offset == connection.queue.front()->size()) {
+      connection.queue.pop_front();
+      connection.queue_offset = 0;
+    }
+  }
+}
+
+bool ServerCore::finished(ConnectionId id) const {
+  const auto found = connections_.find(id);
+  return found != connections_.end() && found->second.phase == Phase::closing;
+}
+
+std::vector<ConnectionId> ServerCore::take_touched() {
+  std::vector<ConnectionId> ids(touched_.begin(), touched_.end());
+  touched_.clear();
+  return ids;
+}
+
+std::vector<ConnectionId> ServerCore::take_dropped() { return std::exchange(dropped_, {}); }
+
+bool ServerCore::anything_outgoing() const {
+  return std::ranges::any_of(connections_, [](const auto& entry) { return !entry.second.queue.empty(); });
+}
+
+}  // namespace railyard::bootstrap

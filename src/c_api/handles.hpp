@@ -1,0 +1,58 @@
+/// What the C handles hold, and the one way every C call reports failure.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "railyard/bootstrap.hpp"
+#include "railyard/railyard.h"
+#include "railyard/settings.hpp"
+#include "railyard/window.hpp"
+#include "railyard/world.hpp"
+
+struct ry_settings {
+  railyard::Settings settings;
+};
+
+struct ry_world {
+  // In this order: the world uses the bootstrap until its end.
+  std::unique_ptr<railyard::Bootstrap> bootstrap;
+  railyard::World world;
+};
+
+struct ry_window {
+  railyard::Window window;
+};
+
+namespace railyard::c_api {
+
+/// Keeps the error for ry_error_text of this thread and returns its status.
+ry_status fail(const Error& error) noexcept;
+/// The same for a mistake in the call itself.
+ry_status fail_invalid(const char* call, const char* what) noexcept;
+
+/// A C deadline in the library's terms; false for a number that is none.
+bool to_deadline(int64_t milliseconds, Deadline& deadline) noexcept;
+
+/// Runs the body of one C call. Only memory running out can throw below; it must not cross into C.
+template <typename Body>
+ry_status guarded(const char* call, Body body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    fail_invalid(call, "out of memory");
+    return RY_NO_MEMORY;
+  } catch (const std::exception& error) {
+    fail_invalid(call, error.what());
+    return RY_IO;
+  }
+}
+
+inline ry_status status_of(Result<void>&& result) noexcept { return result.ok() ? RY_OK : fail(result.error()); }
+
+}  // namespace railyard::c_api

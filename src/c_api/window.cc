@@ -1,0 +1,234 @@
+/// Windows of the C API: each call checks its handle, casts and calls the C++ one.
+#include "c_api/handles.hpp"
+
+using railyard::AtomicOp;
+using railyard::Comparison;
+using railyard::Completion;
+using railyard::Deadline;
+using railyard::Order;
+using railyard::Result;
+using railyard::Ticket;
+using railyard::Window;
+using namespace railyard::c_api;  // NOLINT(google-build-using-namespace): these are the C side's own helpers
+
+namespace {
+
+static_assert(sizeof(ry_ticket) == sizeof(Ticket));
+
+Ticket to_ticket(ry_ticket ticket) { return Ticket{ticket.number, ticket.peer, ticket.slot}; }
+
+railyard::SignalUpdate to_update(const ry_signal_update& update) {
+  return {update.index, update.value, static_cast<railyard::SignalOp>(update.op)};
+}
+
+railyard::CounterUpdate to_update(const ry_counter_update& update) { return {update.index, update.value}; }
+
+bool is_signal_op(ry_signal_op op) { return op == RY_SIGNAL_ADD || op == RY_SIGNAL_SET; }
+
+/// Runs one operation and hands out its ticket where it is wanted.
+template <typename Operation>
+ry_status operate(const char* call, ry_window* window, ry_ticket* ticket, Operation operation) noexcept {
+  if (window == nullptr) return fail_invalid(call, "no window");
+  return guarded(call, [&]() -> ry_status {
+    Result<Ticket> done = operation(window->window);
+    if (!done) return fail(done.error());
+    if (ticket != nullptr) *ticket = {done->number, done->peer, done->slot};
+    return RY_OK;
+  });
+}
+
+/// Runs one wait and hands out the value that it found.
+template <typename Wait>
+ry_status wait_value(const char* call, ry_window* window, int64_t deadline_ms, uint64_t* held, Wait wait) noexcept {
+  Deadline deadline;
+  if (window == nullptr) return fail_invalid(call, "no window");
+  if (!to_deadline(deadline_ms, deadline)) return fail_invalid(call, "no such deadline");
+  return guarded(call, [&]() -> ry_status {
+    Result<std::uint64_t> value = wait(window->window, deadline);
+    if (!value) return fail(value.error());
+    if (held != nullptr) *held = *value;
+    return RY_OK;
+  });
+}
+
+/// Runs a call with a deadline that returns nothing.
+template <typename Call>
+ry_status with_deadline(const char* name, ry_window* window, int64_t deadline_ms, Call call) noexcept {
+  Deadline deadline;
+  if (window == nullptr) return fail_invalid(name, "no window");
+  if (!to_deadline(deadline_ms, deadline)) return fail_invalid(name, "no such deadline");
+  return guarded(name, [&]() -> ry_status { return status_of(call(window->window, deadline)); });
+}
+
+railyard::WindowOptions to_options(const ry_window_options* given) {
+  const ry_window_options options = given == nullptr ? ry_window_default_options() : *given;
+  railyard::WindowOptions out;
+  out.signals = options.signals;
+  out.counters = options.counters;
+  out.per_rank = options.per_rank != 0;
+  if (options.signal_memory != nullptr) out.signal_memory = {options.signal_memory, options.signals};
+  if (options.counter_memory != nullptr) out.counter_memory = {options.counter_memory, options.counters};
+  return out;
+}
+
+ry_status hand_out(Result<Window>&& made, ry_window** window) {
+  if (!made) return fail(made.error());
+  *window = new ry_window{std::move(*made)};
+  return RY_OK;
+}
+
+}  // namespace
+
+extern "C" {
+
+ry_window_options ry_window_default_options(void) {
+  const railyard::WindowOptions defaults;
+  return {defaults.signals, defaults.counters, defaults.per_rank ? 1 : 0, nullptr, nullptr};
+}
+
+ry_status ry_window_allocate(ry_world* world, size_t bytes, const ry_window_options* options, ry_window** window) {
+  if (world == nullptr || window == nullptr) return fail_invalid(__func__, "an argument is NULL");
+  return guarded(__func__, [&]() -> ry_status {
+    return hand_out(Window::allocate(world->world, bytes, to_options(options)), window);
+  });
+}
+
+ry_status ry_window_adopt(ry_world* world, void* memory, size_t bytes, const ry_window_options* options,
+                          ry_window** window) {
+  if (world == nullptr || window == nullptr) return fail_invalid(__func__, "an argument is NULL");
+  if (memory == nullptr && bytes > 0) return fail_invalid(__func__, "no memory");
+  return guarded(__func__, [&]() -> ry_status {
+    return hand_out(Window::adopt(world->world, {static_cast<std::byte*>(memory), bytes}, to_options(options)), window);
+  });
+}
+
+ry_status ry_window_close(ry_window* window, int64_t deadline_ms) {
+  return with_deadline(__func__, window, deadline_ms, [](Window& w, Deadline deadline) { return w.close(deadline); });
+}
+
+void ry_window_free(ry_window* window) { delete window; }
+
+void* ry_window_local(const ry_window* window) { return window == nullptr ? nullptr : window->window.local().data(); }
+
+size_t ry_window_bytes(const ry_window* window, int rank) { return window == nullptr ? 0 : window->window.bytes(rank); }
+
+size_t ry_window_signals(const ry_window* window, int rank) {
+  return window == nullptr ? 0 : window->window.signals(rank);
+}
+
+ry_status ry_put(ry_window* window, int rank, size_t offset, const void* source, size_t bytes, ry_order order,
+                 ry_ticket* ticket) {
+  if (order != RY_ORDERED && order != RY_RELAXED) return fail_invalid(__func__, "no such order");
+  return operate(__func__, window, ticket,
+                 [&](Window& w) { return w.put(rank, offset, source, bytes, static_cast<Order>(order)); });
+}
+
+ry_status ry_put_value(ry_window* window, int rank, size_t offset, const void* value, size_t bytes, ry_ticket* ticket) {
+  return operate(__func__, window, ticket, [&](Window& w) { return w.put_value(rank, offset, value, bytes); });
+}
+
+ry_status ry_get(ry_window* window, int rank, size_t offset, void* destination, size_t bytes, ry_ticket* ticket) {
+  return operate(__func__, window, ticket, [&](Window& w) { return w.get(rank, offset, destination, bytes); });
+}
+
+ry_status ry_put_signal(ry_window* window, int rank, size_t offset, const void* source, size_t bytes,
+                        ry_signal_update signal, ry_ticket* ticket) {
+  if (!is_signal_op(signal.op)) return fail_invalid(__func__, "no such signal operation");
+  return operate(__func__, window, ticket,
+                 [&](Window& w) { return w.put_signal(rank, offset, source, bytes, to_update(signal)); });
+}
+
+ry_status ry_put_counter(ry_window* window, int rank, size_t offset, const void* source, size_t bytes,
+                         ry_counter_update counter, ry_ticket* ticket) {
+  return operate(__func__, window, ticket,
+                 [&](Window& w) { return w.put_counter(rank, offset, source, bytes, to_update(counter)); });
+}
+
+ry_status ry_put_signal_counter(ry_window* window, int rank, size_t offset, const void* source, size_t bytes,
+                                ry_signal_update signal, ry_counter_update counter, ry_ticket* ticket) {
+  if (!is_signal_op(signal.op)) return fail_invalid(__func__, "no such signal operation");
+  return operate(__func__, window, ticket, [&](Window& w) {
+    return w.put_signal_counter(rank, offset, source, bytes, to_update(signal), to_update(counter));
+  });
+}
+
+ry_status ry_signal(ry_window* window, int rank, ry_signal_update signal, ry_ticket* ticket) {
+  if (!is_signal_op(signal.op)) return fail_invalid(__func__, "no such signal operation");
+  return operate(__func__, window, ticket, [&](Window& w) { return w.signal(rank, to_update(signal)); });
+}
+
+ry_status ry_atomic(ry_window* window, int rank, size_t offset, ry_atomic_op op, size_t width, uint64_t operand,
+                    uint64_t compare, void* before, ry_ticket* ticket) {
+  if (op < RY_ADD || op > RY_FETCH) return fail_invalid(__func__, "no such atomic operation");
+  return operate(__func__, window, ticket, [&](Window& w) {
+    return w.atomic_word(rank, offset, static_cast<AtomicOp>(op), width, operand, compare, before);
+  });
+}
+
+uint64_t ry_read_signal(const ry_window* window, size_t index) {
+  return window == nullptr ? 0 : window->window.read_signal(index);
+}
+
+ry_status ry_reset_signal(ry_window* window, size_t index) {
+  if (window == nullptr) return fail_invalid(__func__, "no window");
+  return guarded(__func__, [&]() -> ry_status { return status_of(window->window.reset_signal(index)); });
+}
+
+ry_status ry_wait_signal(ry_window* window, size_t index, ry_comparison comparison, uint64_t value, int64_t deadline_ms,
+                         uint64_t* held) {
+  if (comparison < RY_EQUAL || comparison > RY_GREATER_EQUAL) return fail_invalid(__func__, "no such comparison");
+  return wait_value(__func__, window, deadline_ms, held, [&](Window& w, Deadline deadline) {
+    return w.wait_signal(index, static_cast<Comparison>(comparison), value, deadline);
+  });
+}
+
+uint64_t ry_read_counter(const ry_window* window, size_t index) {
+  return window == nullptr ? 0 : window->window.read_counter(index);
+}
+
+ry_status ry_reset_counter(ry_window* window, size_t index) {
+  if (window == nullptr) return fail_invalid(__func__, "no window");
+  return guarded(__func__, [&]() -> ry_status { return status_of(window->window.reset_counter(index)); });
+}
+
+ry_status ry_wait_counter(ry_window* window, size_t index, uint64_t value, int64_t deadline_ms, uint64_t* held) {
+  return wait_value(__func__, window, deadline_ms, held,
+                    [&](Window& w, Deadline deadline) { return w.wait_counter(index, value, deadline); });
+}
+
+ry_status ry_test(ry_window* window, ry_ticket ticket, ry_completion completion, int* done) {
+  if (window == nullptr || done == nullptr) return fail_invalid(__func__, "an argument is NULL");
+  if (completion != RY_LOCAL && completion != RY_REMOTE) return fail_invalid(__func__, "no such completion");
+  return guarded(__func__, [&]() -> ry_status {
+    auto complete = window->window.test(to_ticket(ticket), static_cast<Completion>(completion));
+    if (!complete) return fail(complete.error());
+    *done = *complete ? 1 : 0;
+    return RY_OK;
+  });
+}
+
+ry_status ry_wait(ry_window* window, ry_ticket ticket, ry_completion completion, int64_t deadline_ms) {
+  if (completion != RY_LOCAL && completion != RY_REMOTE) return fail_invalid(__func__, "no such completion");
+  return with_deadline(__func__, window, deadline_ms, [&](Window& w, Deadline deadline) {
+    return w.wait(to_ticket(ticket), static_cast<Completion>(completion), deadline);
+  });
+}
+
+ry_status ry_fence(ry_window* window, int rank) {
+  if (window == nullptr) return fail_invalid(__func__, "no window");
+  return guarded(__func__, [&]() -> ry_status {
+    return status_of(rank == RY_ALL_RANKS ? window->window.fence() : window->window.fence(rank));
+  });
+}
+
+ry_status ry_quiet(ry_window* window, int rank, int64_t deadline_ms) {
+  return with_deadline(__func__, window, deadline_ms, [&](Window& w, Deadline deadline) {
+    return rank == RY_ALL_RANKS ? w.quiet(deadline) : w.quiet(rank, deadline);
+  });
+}
+
+ry_status ry_barrier(ry_window* window, int64_t deadline_ms) {
+  return with_deadline(__func__, window, deadline_ms, [](Window& w, Deadline deadline) { return w.barrier(deadline); });
+}
+
+}  // extern "C"

@@ -1,0 +1,31 @@
+#include "fabric/ofi/keys.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "base/entropy.hpp"
+
+namespace railyard::fabric::ofi {
+
+Result<KeyPool> KeyPool::open(std::size_t key_bytes) {
+  KeyPool pool;
+  if (key_bytes == 0) return Error(Status::unsupported, "the provider leaves keys to us but has no room for any");
+  // The highest value is left out: it means "no key" to libfabric.
+  pool.mask_ = key_bytes >= sizeof(std::uint64_t) ? INT64_MAX : (std::uint64_t{1} << (8 * key_bytes)) - 1;
+  if (auto filled = fill_random(std::as_writable_bytes(std::span(&pool.next_, 1))); !filled)
+    return std::move(filled.error());
+  return pool;
+}
+
+Result<std::uint64_t> KeyPool::take() {
+  if (used_.size() >= mask_)
+    return Error(Status::no_memory, fmt::format("all {} registration keys of this rail are in use", mask_));
+  for (;;) {
+    const std::uint64_t key = next_++ & mask_;
+    if (used_.insert(key).second) return key;
+  }
+}
+
+}  // namespace railyard::fabric::ofi

@@ -1,0 +1,62 @@
+/// The drivers, and how the rails of a process are chosen among their offers.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "fabric/ofi/driver.hpp"
+#include "fabric/rail.hpp"
+
+namespace railyard::fabric {
+
+namespace {
+
+struct Driver {
+  std::string_view name;
+  Result<std::vector<RailOffer>> (*discover)(const Settings& settings);
+  Result<std::unique_ptr<Rail>> (*open)(const RailOffer& offer, const Settings& settings);
+};
+
+/// A new driver is one line here. (`sim` is not: its rails live in one process and are made by its own worlds.)
+constexpr std::array kDrivers = {
+    Driver{"ofi", &discover_ofi, &open_ofi},
+};
+
+Result<const Driver*> find_driver(const std::string& name) {
+  for (const Driver& driver : kDrivers)
+    if (driver.name == name) return &driver;
+  std::string known;
+  for (const Driver& driver : kDrivers) known += fmt::format("{}{}", known.empty() ? "" : ", ", driver.name);
+  const char* const hint = name == "sim" ? " The simulated rail has worlds of its own: see `railyard sim`." : "";
+  return Error(Status::not_found, fmt::format("no driver '{}': RAILYARD_DRIVER is one of {}.{}", name, known, hint));
+}
+
+}  // namespace
+
+Result<std::vector<RailOffer>> discover(const Settings& settings) {
+  auto driver = find_driver(settings.driver);
+  if (!driver) return std::move(driver.error());
+  return (*driver)->discover(settings);
+}
+
+Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings) {
+  auto driver = find_driver(settings.driver);
+  if (!driver) return std::move(driver.error());
+  auto offers = (*driver)->discover(settings);
+  if (!offers) return std::move(offers.error());
+  // Loopback reaches this machine only: it is used where there is nothing else, or where it is asked for by name.
+  const bool chosen = !settings.interfaces.empty() && !settings.interfaces.starts_with('^');
+  const bool others = std::any_of(offers->begin(), offers->end(), [](const RailOffer& o) { return !o.loopback; });
+  if (!chosen && others) std::erase_if(*offers, [](const RailOffer& offer) { return offer.loopback; });
+
+  std::vector<std::unique_ptr<Rail>> rails;
+  const std::size_t count = settings.rails == 0 ? offers->size() : settings.rails;
+  for (std::size_t i = 0; i < count; ++i) {
+    auto rail = (*driver)->open((*offers)[i % offers->size()], settings);
+    if (!rail) return std::move(rail.error());
+    rails.push_back(std::move(*rail));
+  }
+  return rails;
+}
+
+}  // namespace railyard::fabric

@@ -1,0 +1,164 @@
+/// Rail: the one contract between the transport and every driver. Read this page first.
+///
+/// A rail is one local way into the network. It moves bytes and says when they moved; sequence numbers, acknowledgements,
+/// retries and health are the transport's. Rules that hold for every call:
+///  - nothing here blocks; a full queue is `busy`, never an error, and leaves nothing behind;
+///  - calls come from one thread at a time (the transport holds the engine's baton);
+///  - a PostContext belongs to the rail from a `posted` answer until its completion came out of `poll`.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "railyard/result.hpp"
+#include "railyard/settings.hpp"
+
+namespace railyard::fabric {
+
+/// Two lanes to every remote: small messages never queue behind bulk data. A driver may map both to one endpoint.
+enum class Lane : std::uint8_t { control, data };
+inline constexpr std::size_t kLanes = 2;
+
+enum class Post : std::uint8_t {
+  posted,  ///< accepted: exactly one completion will follow
+  busy,    ///< no room now: nothing happened
+  failed,  ///< this link is broken: nothing happened; `failure()` says why
+};
+
+/// A remote rail that `connect` made known to this one.
+using RemoteId = std::uint32_t;
+
+/// Room that some drivers need for each operation in flight. The poster's own structures derive from it.
+struct PostContext {
+  std::array<void*, 8> driver{};
+  std::uint8_t tag = 0;  ///< the poster's own: which of its structures this is the head of
+};
+
+/// What a rail can do: asked once, never guessed from a name.
+struct Capabilities {
+  std::string driver;                   ///< "ofi", "sim"
+  std::string provider;                 ///< "tcp;ofi_rxm", "verbs;ofi_rxm", ...
+  bool delivery_complete = false;       ///< a write's completion can mean "visible in the target's memory"
+  bool needs_local_registration = false;  ///< sources and destinations need a descriptor
+  bool binds_registrations = false;     ///< each registration is bound to one endpoint and enabled
+  bool virtual_addresses = false;       ///< remote addresses are the owner's pointers (else offsets into the region)
+  bool progresses_alone = false;        ///< the rail moves data without `poll` being called
+  std::size_t max_message = 0;          ///< longest `send`
+  std::size_t max_write = 0;            ///< longest `write` or `read`
+  std::size_t inject_bytes = 0;         ///< `send` up to this size copies at once
+  std::size_t depth = 0;                ///< operations that fit in flight
+  double line_rate = 0;                 ///< bytes per second; 0: unknown
+};
+
+/// Memory as one rail knows it: a view for each lane. Where the rail binds nothing, both views are one registration.
+struct Registration {
+  std::array<void*, kLanes> descriptor{};   ///< local access, by lane
+  std::uint64_t key = 0;                    ///< remote access, data lane
+  std::uint64_t remote_base = 0;            ///< what offset 0 is called in a write to it
+  std::array<std::uint64_t, kLanes> id{};   ///< the driver's own
+};
+
+struct Access {
+  bool remote = false;  ///< peers may read and write it
+};
+
+/// One piece of local memory, with its descriptor for the lane used.
+struct LocalPiece {
+  void* address = nullptr;
+  std::size_t bytes = 0;
+  void* descriptor = nullptr;
+};
+
+/// One place in a remote region.
+struct RemotePiece {
+  RemoteId remote = 0;
+  std::uint64_t address = 0;
+  std::uint64_t key = 0;
+};
+
+struct WriteOptions {
+  bool with_immediate = false;
+  std::uint32_t immediate = 0;
+  bool delivery_complete = false;  ///< only where the capability says so
+};
+
+/// What `poll` reports.
+struct Event {
+  enum class Kind : std::uint8_t {
+    sent,      ///< a send's buffer is free again
+    written,   ///< a write is done with its source; with delivery_complete also visible at the target
+    read,      ///< a read's bytes are in place
+    received,  ///< a message arrived in the buffer of `context`; `bytes` long
+    landed,    ///< a remote write with immediate arrived; its bytes are visible. `context` is null, or a receive it used up
+    failed,    ///< the operation of `context` failed; `error` says why
+  };
+  Kind kind = Kind::failed;
+  std::uint32_t immediate = 0;
+  std::size_t bytes = 0;
+  PostContext* context = nullptr;
+  int error = 0;  ///< the driver's code, for `describe_error`
+};
+
+class Rail {
+ public:
+  virtual ~Rail() = default;
+
+  virtual const Capabilities& capabilities() const = 0;
+  /// "tcp eth0": for tables and messages.
+  virtual std::string name() const = 0;
+  /// Rails of equal fabric reach each other (a subnet, a switch plane).
+  virtual std::string fabric() const = 0;
+  /// What a peer needs for `connect`. Opaque.
+  virtual std::vector<std::byte> address() const = 0;
+
+  virtual Result<RemoteId> connect(std::span<const std::byte> address) = 0;
+  virtual void disconnect(RemoteId remote) = 0;
+
+  virtual Result<Registration> register_memory(std::span<std::byte> memory, Access access) = 0;
+  /// No operation on it may be in flight.
+  virtual void deregister_memory(const Registration& registration) = 0;
+
+  /// A message to the remote's control lane. Each takes one posted receive there.
+  virtual Post send(RemoteId remote, LocalPiece message, PostContext* context) = 0;
+  /// Offers a buffer for one message on the control lane.
+  virtual Post receive(LocalPiece buffer, PostContext* context) = 0;
+  /// Data lane: local memory to the remote region.
+  virtual Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) = 0;
+  /// Data lane: the remote region to local memory.
+  virtual Post read(RemotePiece from, LocalPiece to, PostContext* context) = 0;
+
+  /// Fills `events` with what happened; returns how many. Also moves the driver on where it needs that.
+  virtual std::size_t poll(std::span<Event> events) = 0;
+
+  /// For shutdown: after this the rail touches no memory any more, posted receives included; posts fail, poll is empty.
+  /// Closes registrations, then endpoints; a later `deregister_memory` finds nothing left to do. A rail that moves only
+  /// inside `poll` has nothing to stop.
+  virtual void stop() {}
+
+  virtual std::string describe_error(int error) const = 0;
+  /// Why the last `failed` answer came.
+  virtual std::string failure() const = 0;
+};
+
+/// A rail that could be opened.
+struct RailOffer {
+  std::string driver;
+  std::string provider;
+  std::string domain;   ///< the NIC's or interface's name
+  std::string fabric;
+  double line_rate = 0;
+  bool loopback = false;
+  std::shared_ptr<void> driver_data;
+};
+
+/// What the settings' driver offers on this machine. An empty machine is an error naming what to install or set.
+Result<std::vector<RailOffer>> discover(const Settings& settings);
+/// Opens `settings.rails` rails (0: one per offer), spreading over the offers.
+Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings);
+
+}  // namespace railyard::fabric

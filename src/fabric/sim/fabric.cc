@@ -1,0 +1,145 @@
+#include "fabric/sim/fabric.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fabric/sim/rail.hpp"
+
+namespace railyard::fabric::sim {
+
+namespace {
+
+/// How far an idle wait moves the clock when nothing is on its way: only deadlines and timers can be waiting then.
+constexpr std::int64_t kIdleStep = 10'000;
+
+}  // namespace
+
+void VirtualClock::idle() {
+  if (!fabric_->step()) fabric_->advance(kIdleStep);
+}
+
+std::uint64_t FabricStatistics::violations() const {
+  std::uint64_t sum = registrations_left + unknown_registrations;
+  for (int fault = kFaultNone + 1; fault < kFaults; ++fault) {
+    // A rail that was closed is no fault of those that still send to it.
+    if (fault != kFaultUnreachable) sum += faults[static_cast<std::size_t>(fault)];
+  }
+  return sum;
+}
+
+SimFabric::SimFabric(FabricOptions options) : options_(std::move(options)), random_(options_.seed), clock_(*this) {
+  ports_.reserve(options_.rails.size());
+  int processes = 0;
+  for (const RailOptions& rail : options_.rails) {
+    ports_.emplace_back(Registrations::Terms{rail.binds_registrations, rail.virtual_addresses, random_.next()});
+    processes = std::max(processes, rail.process + 1);
+  }
+  ready_.resize(static_cast<std::size_t>(processes));
+}
+
+SimFabric::~SimFabric() = default;
+
+Result<std::unique_ptr<Rail>> SimFabric::open_rail(std::size_t index) {
+  if (index >= ports_.size()) {
+    return Error(Status::out_of_range, fmt::format("no simulated rail {}: there are {}", index, ports_.size()));
+  }
+  Port& port = ports_[index];
+  if (port.open) return Error(Status::invalid, fmt::format("simulated rail {} is open already", index));
+  port.open = true;
+  return std::unique_ptr<Rail>(std::make_unique<SimRail>(*this, static_cast<std::uint32_t>(index)));
+}
+
+void SimFabric::advance(std::int64_t nanoseconds) {
+  const std::int64_t until = clock_.now_ + nanoseconds;
+  while (!queue_.empty() && queue_.next().time <= until) {
+    const Scheduled next = queue_.next();
+    queue_.pop();
+    clock_.now_ = next.time;
+    dispatch(next);
+  }
+  clock_.now_ = until;
+}
+
+bool SimFabric::step() {
+  if (queue_.empty()) return false;
+  advance(queue_.next().time - clock_.now_);
+  return true;
+}
+
+void SimFabric::dispatch(const Scheduled& next) {
+  note(static_cast<std::uint64_t>(next.happening), next.subject, 0);
+  switch (next.happening) {
+    case Happening::departure_control:
+      depart(next.subject, Lane::control);
+      break;
+    case Happening::departure_data:
+      depart(next.subject, Lane::data);
+      break;
+    case Happening::arrival:
+      arrive(next.subject);
+      break;
+    case Happening::landing:
+      reach(next.subject);
+      break;
+    case Happening::completion:
+      complete(next.subject);
+      break;
+  }
+}
+
+void SimFabric::note(std::uint64_t what, std::uint64_t who, std::uint64_t how_much) {
+  std::uint64_t mixed = trace_ ^ (static_cast<std::uint64_t>(clock_.now_) * 0x9e3779b97f4a7c15ULL);
+  mixed ^= (what << 56U) ^ (who << 28U) ^ how_much;
+  mixed *= 0xff51afd7ed558ccdULL;
+  trace_ = mixed ^ (mixed >> 29U);
+}
+
+std::int64_t SimFabric::wire_time(std::uint32_t port, std::size_t bytes) const {
+  constexpr double kHeader = 64;  // so that empty packets take time too
+  const double nanoseconds = (static_cast<double>(bytes) + kHeader) * 1e9 / options(port).bandwidth;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(nanoseconds));
+}
+
+std::int64_t SimFabric::latency(std::uint32_t from, std::uint32_t to) const {
+  return std::max(options(from).latency, options(to).latency);
+}
+
+std::uint32_t SimFabric::take_packet(std::size_t bytes) {
+  std::uint32_t index = 0;
+  if (free_packets_.empty()) {
+    index = static_cast<std::uint32_t>(packets_.size());
+    packets_.emplace_back();
+  } else {
+    index = free_packets_.back();
+    free_packets_.pop_back();
+  }
+  Packet& packet = packets_[index];
+  if (packet.capacity < bytes) {
+    packet.payload = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    packet.capacity = bytes;
+  }
+  packet.bytes = bytes;
+  packet.offset = 0;
+  packet.request = false;
+  return index;
+}
+
+void SimFabric::give_packet(std::uint32_t packet) { free_packets_.push_back(packet); }
+
+std::size_t SimFabric::memory_bytes() const {
+  std::size_t sum =
+      queue_.capacity_bytes() + options_.rails.capacity() * sizeof(RailOptions) + ports_.capacity() * sizeof(Port) +
+      operations_.capacity() * sizeof(Operation) + packets_.capacity() * sizeof(Packet) +
+      (free_operations_.capacity() + free_packets_.capacity() + ready_.capacity()) * sizeof(std::uint32_t);
+  for (const Packet& packet : packets_) sum += packet.capacity;
+  for (const Port& port : ports_) {
+    sum += port.registrations.capacity_bytes() + port.receives.capacity_bytes() + port.not_ready.capacity_bytes() +
+           port.arrived.capacity_bytes() + port.completions.capacity_bytes() + port.floors.capacity() * sizeof(Floor) +
+           port.connected.capacity() * sizeof(std::uint64_t);
+    for (const auto& departures : port.departures) sum += departures.capacity_bytes();
+  }
+  return sum;
+}
+
+}  // namespace railyard::fabric::sim

@@ -1,0 +1,179 @@
+// What a rail's user calls: post, poll, connect, close.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "fabric/sim/fabric.hpp"
+
+namespace railyard::fabric::sim {
+
+namespace {
+
+constexpr std::size_t kBits = 64;
+
+std::size_t lane_index(Lane lane) { return static_cast<std::size_t>(lane); }
+
+}  // namespace
+
+void SimFabric::connect(std::uint32_t port, RemoteId remote) {
+  auto& connected = ports_[port].connected;
+  if (connected.empty()) connected.resize(ports_.size() / kBits + 1);
+  connected[remote / kBits] |= std::uint64_t{1} << (remote % kBits);
+}
+
+void SimFabric::disconnect(std::uint32_t port, RemoteId remote) {
+  auto& connected = ports_[port].connected;
+  if (remote / kBits < connected.size()) connected[remote / kBits] &= ~(std::uint64_t{1} << (remote % kBits));
+}
+
+bool SimFabric::connected(const Port& port, RemoteId remote) const {
+  return remote / kBits < port.connected.size() && ((port.connected[remote / kBits] >> (remote % kBits)) & 1U) != 0;
+}
+
+bool SimFabric::refuse_at_random(std::uint32_t port) {
+  const double probability = options(port).busy_probability;
+  return probability > 0 && random_.chance(probability);
+}
+
+int SimFabric::check_post(std::uint32_t port, const Operation& operation) const {
+  const RailOptions& rail = options(port);
+  const std::size_t most = operation.kind == Operation::Kind::send ? rail.max_message : rail.max_write;
+  if (operation.local.bytes > most) return kFaultTooLong;
+  if (rail.needs_local_registration && operation.local.bytes > 0) {
+    return ports_[port].registrations.local(operation.local.descriptor, operation.lane, operation.local.address,
+                                            operation.local.bytes);
+  }
+  return kFaultNone;
+}
+
+Post SimFabric::post(std::uint32_t port_index, const Operation& operation) {
+  Port& port = ports_[port_index];
+  if (!connected(port, operation.to)) {
+    port.failure = fmt::format("not connected to remote {}", operation.to);
+    return Post::failed;
+  }
+  const std::size_t lane = lane_index(operation.lane);
+  if (port.in_flight[lane] >= options(port_index).depth || refuse_at_random(port_index)) {
+    ++statistics_.busy;
+    return Post::busy;
+  }
+  ++port.in_flight[lane];
+
+  std::uint32_t index = 0;
+  if (free_operations_.empty()) {
+    index = static_cast<std::uint32_t>(operations_.size());
+    operations_.push_back(operation);
+  } else {
+    index = free_operations_.back();
+    free_operations_.pop_back();
+    operations_[index] = operation;
+  }
+  Operation& posted = operations_[index];
+  posted.from = port_index;
+  note(8 + static_cast<std::uint64_t>(posted.kind), index, posted.local.bytes);
+  switch (posted.kind) {
+    case Operation::Kind::send:
+      ++statistics_.sends;
+      break;
+    case Operation::Kind::write:
+      ++statistics_.writes;
+      break;
+    case Operation::Kind::read:
+      ++statistics_.reads;
+      break;
+  }
+
+  if (const int fault = check_post(port_index, posted); fault != kFaultNone) {
+    fail(index, fault);
+    return Post::posted;
+  }
+  if (posted.kind == Operation::Kind::send && posted.local.bytes <= options(port_index).inject_bytes) {
+    // The buffer may be reused as soon as we return: copy it now.
+    posted.held = take_packet(posted.local.bytes);
+    if (posted.local.bytes > 0) {
+      std::memcpy(packets_[posted.held].payload.get(), posted.local.address, posted.local.bytes);
+    }
+  }
+  posted.queued = true;
+  port.departures[lane].push(index);
+  start_departing(port_index, posted.lane);
+  return Post::posted;
+}
+
+Post SimFabric::post_receive(std::uint32_t port_index, LocalPiece buffer, PostContext* context) {
+  Port& port = ports_[port_index];
+  const RailOptions& rail = options(port_index);
+  if (port.receives.size() >= rail.receive_depth || refuse_at_random(port_index)) {
+    ++statistics_.busy;
+    return Post::busy;
+  }
+  if (rail.needs_local_registration) {
+    const int fault = port.registrations.local(buffer.descriptor, Lane::control, buffer.address, buffer.bytes);
+    if (fault != kFaultNone) {
+      ++statistics_.faults[static_cast<std::size_t>(fault)];
+      deliver(port_index, Event{Event::Kind::failed, 0, 0, context, fault}, kNone);
+      return Post::posted;
+    }
+  }
+  port.receives.push(PostedReceive{buffer, context});
+  if (!port.not_ready.empty()) offer_receives(port_index);
+  return Post::posted;
+}
+
+std::size_t SimFabric::poll(std::uint32_t port_index, std::span<Event> events) {
+  Port& port = ports_[port_index];
+  // Only as many as there are now: landing one may not bring more for this poll.
+  for (std::size_t left = port.arrived.size(); left > 0; --left) {
+    const std::uint32_t packet = port.arrived.front();
+    port.arrived.pop();
+    --ready_[static_cast<std::size_t>(options(port_index).process)];
+    --ready_total_;
+    land(packet);
+  }
+  std::size_t count = 0;
+  while (count < events.size() && !port.completions.empty()) {
+    const Entry entry = port.completions.front();
+    port.completions.pop();
+    --ready_[static_cast<std::size_t>(options(port_index).process)];
+    --ready_total_;
+    events[count++] = entry.event;
+    if (entry.operation != kNone) {
+      operations_[entry.operation].finished = true;
+      release(entry.operation);
+    }
+  }
+  return count;
+}
+
+void SimFabric::close(std::uint32_t port_index) {
+  Port& port = ports_[port_index];
+  port.open = false;
+  statistics_.registrations_left += port.registrations.live();
+  std::vector<Event> discarded(64);
+  while (!port.arrived.empty() || !port.completions.empty()) poll(port_index, discarded);
+  port.receives.clear();
+  port.connected.clear();
+  // Messages that wait here for a receive never get one.
+  while (!port.not_ready.empty()) {
+    const std::uint32_t index = port.not_ready.front();
+    port.not_ready.pop();
+    Operation& operation = operations_[index];
+    if (operation.held != kNone) give_packet(operation.held);
+    operation.held = kNone;
+    --operation.packets;
+    fail(index, kFaultUnreachable);
+  }
+  for (auto& departures : port.departures) {
+    while (!departures.empty()) {
+      const std::uint32_t index = departures.front();
+      departures.pop();
+      Operation& operation = operations_[index];
+      operation.queued = false;
+      if (operation.held != kNone) give_packet(operation.held);
+      operation.held = kNone;
+      fail(index, kFaultUnreachable);
+    }
+  }
+}
+
+}  // namespace railyard::fabric::sim

@@ -1,0 +1,42 @@
+/// SimRail: fabric::Rail over a SimFabric. A thin handle; the state behind it is the fabric's.
+#pragma once
+
+#include <memory>
+
+#include "fabric/rail.hpp"
+#include "fabric/sim/fabric.hpp"
+
+namespace railyard::fabric::sim {
+
+class SimRail final : public Rail {
+ public:
+  /// Use SimFabric::open_rail.
+  SimRail(SimFabric& fabric, std::uint32_t port);
+  /// What it still has to send is dropped; what is on its way may land; what comes for it is dropped.
+  ~SimRail() override;
+  SimRail(const SimRail&) = delete;
+  SimRail& operator=(const SimRail&) = delete;
+
+  const Capabilities& capabilities() const override { return *capabilities_; }
+  std::string name() const override;
+  std::string fabric() const override;
+  std::vector<std::byte> address() const override;
+  Result<RemoteId> connect(std::span<const std::byte> address) override;
+  void disconnect(RemoteId remote) override;
+  Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
+  void deregister_memory(const Registration& registration) override;
+  Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
+  Post receive(LocalPiece buffer, PostContext* context) override;
+  Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;
+  Post read(RemotePiece from, LocalPiece to, PostContext* context) override;
+  std::size_t poll(std::span<Event> events) override;
+  std::string describe_error(int error) const override;
+  std::string failure() const override;
+
+ private:
+  SimFabric* fabric_;
+  std::uint32_t port_;
+  std::unique_ptr<const Capabilities> capabilities_;
+};
+
+}  // namespace railyard::fabric::sim

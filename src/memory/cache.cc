@@ -1,0 +1,113 @@
+#include "memory/cache.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "memory/mapped.hpp"
+
+namespace railyard::memory {
+
+namespace {
+
+std::uintptr_t page_of(std::uintptr_t address) { return address & ~(std::uintptr_t{page_bytes()} - 1); }
+
+std::span<std::byte> bytes_between(std::uintptr_t first, std::uintptr_t last) {
+  return {reinterpret_cast<std::byte*>(first), last - first};
+}
+
+}  // namespace
+
+RegionCache::RegionCache(std::span<fabric::Rail* const> rails) : RegionCache(rails, Limits{}) {}
+
+RegionCache::RegionCache(std::span<fabric::Rail* const> rails, Limits limits)
+    : rails_(rails.begin(), rails.end()), limits_(limits) {}
+
+Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> memory) {
+  const auto begin = reinterpret_cast<Address>(memory.data());
+  const Address end = begin + memory.size();
+  // What leaves the cache is let go after the lock: closing a registration takes its time.
+  std::vector<std::shared_ptr<Region>> dropped;
+  const std::lock_guard lock(mutex_);
+  auto entry = entries_.upper_bound(begin);
+  if (entry != entries_.begin() && !memory.empty() && end > begin) {
+    --entry;
+    if (end <= entry->second.end) {
+      ++statistics_.hits;
+      by_use_.splice(by_use_.begin(), by_use_, entry->second.use);
+      return entry->second.region;
+    }
+  }
+  if (auto mapped = check_mapped(memory); !mapped) return std::move(mapped.error());
+  ++statistics_.misses;
+  return add(page_of(begin), page_of(end - 1) + page_bytes(), dropped);
+}
+
+/// Registers the pages from `first` to `last`, with the entries that they overlap where that still works.
+Result<std::shared_ptr<Region>> RegionCache::add(Address first, Address last,
+                                                 std::vector<std::shared_ptr<Region>>& dropped) {
+  Address union_first = first;
+  Address union_last = last;
+  for (auto entry = first_touching(first); entry != entries_.end() && entry->first < last;) {
+    union_first = std::min(union_first, entry->first);
+    union_last = std::max(union_last, entry->second.end);
+    ++statistics_.merged;
+    erase(entry++, dropped);
+  }
+  auto region = register_pages(union_first, union_last);
+  // An old entry's memory may be gone by now, and then the union cannot be had: the request can stand alone.
+  if (!region && (union_first != first || union_last != last)) region = register_pages(first, last);
+  if (region) insert(*region, dropped);
+  return region;
+}
+
+Result<std::shared_ptr<Region>> RegionCache::register_pages(Address first, Address last) {
+  const std::span<std::byte> pages = bytes_between(first, last);
+  if (auto mapped = check_mapped(pages); !mapped) return std::move(mapped.error());
+  return Region::open(rails_, pages, fabric::Access{.remote = false});
+}
+
+/// The first entry that ends after `first`.
+RegionCache::Entries::iterator RegionCache::first_touching(Address first) {
+  auto entry = entries_.upper_bound(first);
+  if (entry != entries_.begin() && std::prev(entry)->second.end > first) --entry;
+  return entry;
+}
+
+void RegionCache::erase(Entries::iterator entry, std::vector<std::shared_ptr<Region>>& dropped) {
+  statistics_.bytes -= entry->second.end - entry->first;
+  --statistics_.entries;
+  by_use_.erase(entry->second.use);
+  dropped.push_back(std::move(entry->second.region));
+  entries_.erase(entry);
+}
+
+void RegionCache::insert(std::shared_ptr<Region> region, std::vector<std::shared_ptr<Region>>& dropped) {
+  const auto first = reinterpret_cast<Address>(region->memory().data());
+  const std::size_t bytes = region->memory().size();
+  by_use_.push_front(first);
+  entries_.emplace(first, Entry{first + bytes, std::move(region), by_use_.begin()});
+  statistics_.bytes += bytes;
+  ++statistics_.entries;
+  // The newest stays even where it alone is over the bound: its caller is about to use it.
+  while (statistics_.entries > 1 && (statistics_.entries > limits_.entries || statistics_.bytes > limits_.bytes)) {
+    ++statistics_.evicted;
+    erase(entries_.find(by_use_.back()), dropped);
+  }
+}
+
+void RegionCache::forget(std::span<const std::byte> memory) {
+  if (memory.empty()) return;
+  const auto begin = reinterpret_cast<Address>(memory.data());
+  const Address last = page_of(begin + memory.size() - 1) + page_bytes();
+  std::vector<std::shared_ptr<Region>> dropped;
+  const std::lock_guard lock(mutex_);
+  for (auto entry = first_touching(page_of(begin)); entry != entries_.end() && entry->first < last;)
+    erase(entry++, dropped);
+}
+
+RegionCache::Statistics RegionCache::statistics() const {
+  const std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+}  // namespace railyard::memory

@@ -1,0 +1,69 @@
+/// RegionCache: registers the memory that puts and gets use, once, and remembers it by page range.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "memory/region.hpp"
+
+namespace railyard::memory {
+
+/// Bounded: the least recently used entries leave first. An operation in flight holds its region by reference, so an
+/// entry that leaves under it stays registered until the operation is done. The cache's own state may be used by
+/// several threads at once; it registers on the rails from within `find`, so a caller that may miss must be the one
+/// that may call the rails.
+class RegionCache {
+ public:
+  struct Limits {
+    std::size_t entries = 4096;
+    std::size_t bytes = std::size_t{64} << 30;
+  };
+  struct Statistics {
+    std::uint64_t hits = 0;
+    std::uint64_t misses = 0;
+    std::uint64_t merged = 0;  ///< entries that a larger one took in
+    std::uint64_t evicted = 0;
+    std::size_t entries = 0;
+    std::size_t bytes = 0;
+  };
+
+  explicit RegionCache(std::span<fabric::Rail* const> rails);
+  RegionCache(std::span<fabric::Rail* const> rails, Limits limits);
+
+  /// A region that contains `memory`. A miss checks that the memory is mapped and registers its pages, together with
+  /// those of the entries that it overlaps.
+  Result<std::shared_ptr<Region>> find(std::span<const std::byte> memory);
+  /// Drops every entry that touches these bytes' pages. Before unmapping memory that was used.
+  void forget(std::span<const std::byte> memory);
+  Statistics statistics() const;
+
+ private:
+  using Address = std::uintptr_t;
+  struct Entry {
+    Address end = 0;
+    std::shared_ptr<Region> region;
+    std::list<Address>::iterator use;  ///< its place in the order of use
+  };
+  using Entries = std::map<Address, Entry>;
+
+  Result<std::shared_ptr<Region>> add(Address first, Address last, std::vector<std::shared_ptr<Region>>& dropped);
+  Result<std::shared_ptr<Region>> register_pages(Address first, Address last);
+  Entries::iterator first_touching(Address first);
+  void erase(Entries::iterator entry, std::vector<std::shared_ptr<Region>>& dropped);
+  void insert(std::shared_ptr<Region> region, std::vector<std::shared_ptr<Region>>& dropped);
+
+  const std::vector<fabric::Rail*> rails_;
+  const Limits limits_;
+  mutable std::mutex mutex_;
+  Entries entries_;            ///< by first address; never overlapping
+  std::list<Address> by_use_;  ///< the most recently used first
+  Statistics statistics_;
+};
+
+}  // namespace railyard::memory

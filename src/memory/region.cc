@@ -1,0 +1,27 @@
+#include "memory/region.hpp"
+
+#include <utility>
+
+namespace railyard::memory {
+
+Region::Region(std::span<fabric::Rail* const> rails, std::span<std::byte> memory)
+    : memory_(memory), rails_(rails.begin(), rails.end()) {
+  registrations_.reserve(rails_.size());
+}
+
+Region::~Region() {
+  for (std::size_t i = 0; i < registrations_.size(); ++i) rails_[i]->deregister_memory(registrations_[i]);
+}
+
+Result<std::shared_ptr<Region>> Region::open(std::span<fabric::Rail* const> rails, std::span<std::byte> memory,
+                                             fabric::Access access) {
+  std::shared_ptr<Region> region(new Region(rails, memory));
+  for (fabric::Rail* rail : rails) {
+    auto registration = rail->register_memory(memory, access);
+    if (!registration) return std::move(registration.error());  // the region takes back what it has
+    region->registrations_.push_back(*registration);
+  }
+  return region;
+}
+
+}  // namespace railyard::memory

@@ -1,0 +1,249 @@
+// What a program looks at: its signals, its counters, its tickets. What it sees goes to the model.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/program.hpp"
+
+namespace railyard::sim {
+
+namespace {
+
+constexpr std::uint64_t kSharedMask = 0xffff;
+/// Tickets that one turn asks after.
+constexpr std::size_t kAsked = 2;
+
+}  // namespace
+
+Program::Program(Stage& stage, int rank)
+    : stage_(stage),
+      rank_(rank),
+      buffers_(stage.plan.behaviour.large),
+      signal_base_(stage.plan.ranks),
+      said_goodbye_(stage.plan.ranks) {
+  outstanding_.reserve(stage.plan.behaviour.most_outstanding + 16);
+  for (std::uint32_t i = 0; i < kCounters; ++i) free_counters_.push_back(i);
+  for (std::uint32_t i = 0; i < kCells; ++i) free_cells_.push_back(i);
+}
+
+void Program::turn() {
+  const Behaviour& behaviour = stage_.plan.behaviour;
+  if (stage_.fabric().now() < asleep_until_) return;
+  if (stage_.operations < behaviour.operations && percent(behaviour.issue_percent) && !broken_) {
+    for (std::uint64_t left = 1 + draw(behaviour.most_burst); left > 0; --left) {
+      if (outstanding_.size() >= behaviour.most_outstanding ||
+          !submit(draw_kind(), stage_.pair(rank_, draw_target()))) {
+        break;
+      }
+    }
+  }
+  if (percent(behaviour.progress_percent)) stage_.world(rank_).progress();
+  watch_signals();
+  watch_counters();
+  for (std::size_t i = 0; i < kAsked && !outstanding_.empty(); ++i) ask_after(draw(outstanding_.size()));
+  if (percent(1)) ask_quiet();
+  if (percent(behaviour.sleep_percent)) {
+    asleep_until_ =
+        stage_.fabric().now() + static_cast<std::int64_t>(draw(static_cast<std::uint64_t>(behaviour.sleep)));
+  }
+}
+
+void Program::look_around() {
+  stage_.world(rank_).progress();
+  watch_signals();
+  watch_counters();
+  for (std::size_t i = outstanding_.size(); i > 0; --i) ask_after(i - 1);
+}
+
+void Program::watch_signals() {
+  const Layout& layout = stage_.layout;
+  bool news = false;
+  for (int source = 0; source < static_cast<int>(stage_.plan.ranks); ++source) {
+    Pair* pair = stage_.existing_pair(source, rank_);
+    if (pair == nullptr) continue;
+    const auto from = static_cast<std::size_t>(source);
+    const std::uint64_t sets = window().read_signal(layout.set_signal(from));
+    news |= pair->sets.observe(sets, stage_.findings);
+    const std::uint64_t shared = window().read_signal(layout.shared_signal(from)) >> Layout::shared_shift(from);
+    news |= pair->shared.observe(shared & kSharedMask, stage_.findings);
+    const std::uint64_t adds = window().read_signal(Layout::add_signal(from));
+    news |= pair->adds.observe(adds + signal_base_[from], stage_.findings);
+    if (adds != 0 && percent(2) && window().reset_signal(Layout::add_signal(from)).ok()) signal_base_[from] += adds;
+  }
+  if (news) stage_.note_change();
+  Target& here = stage_.targets[static_cast<std::size_t>(rank_)];
+  const std::uint64_t sum = window().read_signal(layout.sum_signal());
+  if (sum < here.sum_seen || sum > here.sum_submitted) {
+    stage_.findings.add(Finding::doubled, fmt::format("rank {}: the sum signal went from {} to {}, {} was submitted",
+                                                      rank_, here.sum_seen, sum, here.sum_submitted));
+  }
+  here.sum_seen = sum;
+}
+
+void Program::watch_counters() {
+  for (Outstanding& one : outstanding_) {
+    if (one.counter != UINT32_MAX && !one.source_free && check_counter(one)) source_is_free(one);
+  }
+}
+
+/// Whether the operation's counter has advanced; it may only do so once, by the right amount.
+bool Program::check_counter(Outstanding& one) {
+  const std::uint64_t value = window().read_counter(one.counter);
+  if (value == one.counter_before) return false;
+  if (value != one.counter_before + one.counter_value) {
+    stage_.findings.add(value > one.counter_before + one.counter_value ? Finding::doubled : Finding::corrupt,
+                        fmt::format("{}: its counter went from {} to {}, not to {}", name(one), one.counter_before,
+                                    value, one.counter_before + one.counter_value));
+  }
+  counter_values_[one.counter] = value;
+  return true;
+}
+
+void Program::ask_after(std::size_t index) {
+  Outstanding& one = outstanding_[index];
+  if (!one.source_free && !one.is_get) {
+    const auto free = window().test(one.ticket, Completion::local);
+    if (free.ok() && free.value()) source_is_free(one);
+  }
+  const auto done = window().test(one.ticket, Completion::remote);
+  if (!done.ok()) {
+    if (!broken_) stage_.findings.add(Finding::lost, fmt::format("{} failed: {}", name(one), done.error().text()));
+    broken_ = true;
+    forget(index);
+    return;
+  }
+  if (!done.value()) return;
+  complete(one);
+  forget(index);
+}
+
+/// With nothing outstanding to a target, all that was ever sent there must be visible.
+void Program::ask_quiet() {
+  const auto target = static_cast<int>(draw(stage_.plan.ranks));
+  Pair* pair = stage_.existing_pair(rank_, target);
+  if (pair == nullptr || !window().quiet(target, Deadline::in(std::chrono::nanoseconds(0))).ok()) return;
+  pair->flow.confirm_all("quiet");
+}
+
+void Program::source_is_free(Outstanding& done) {
+  done.source_free = true;
+  buffers_.give(done.buffer, done.shift + done.bytes);
+  stage_.note_change();
+}
+
+void Program::complete(Outstanding& done) {
+  stage_.note_change();
+  FlowModel& flow = done.pair->flow;
+  if (done.is_get) {
+    complete_get(done);
+    return;
+  }
+  if (!done.source_free) source_is_free(done);
+  if (done.put != FlowModel::kNone) flow.confirm_put(done.put, "its completion");
+  if (done.fetch != Outstanding::Fetch::none) complete_fetch(done);
+  if (done.position != FlowModel::kNone) flow.confirm(done.position, to_string(done.kind));
+  if (done.counter != UINT32_MAX) {
+    if (!check_counter(done)) {
+      stage_.findings.add(Finding::lost, fmt::format("{} is complete, but its counter did not advance", name(done)));
+    }
+    free_counters_.push_back(done.counter);
+  }
+}
+
+void Program::complete_get(Outstanding& done) {
+  const auto bytes = std::span<const std::byte>(buffers_.memory(done.buffer)).subspan(done.shift, done.bytes);
+  if (done.put != FlowModel::kNone) {
+    done.pair->flow.check_read(done.put, bytes, "a get behind a fence");
+    done.pair->flow.end_read(done.put);
+  } else {
+    const Pattern constant(stage_.plan.seed, static_cast<std::uint64_t>(done.pair->flow.target()), 0);
+    if (!constant.matches(bytes, done.constant_offset)) {
+      stage_.findings.add(Finding::corrupt, fmt::format("{}: got wrong bytes", name(done)));
+    }
+  }
+  if (!buffers_.intact_around(done.buffer)) {
+    stage_.findings.add(Finding::corrupt, fmt::format("{}: bytes beside its destination were changed", name(done)));
+  }
+  buffers_.give(done.buffer, done.shift + done.bytes);
+}
+
+void Program::complete_fetch(Outstanding& done) {
+  const std::uint64_t before = cells_[done.cell];
+  SharedWords& words = stage_.targets[static_cast<std::size_t>(done.pair->flow.target())].words;
+  switch (done.fetch) {
+    case Outstanding::Fetch::own: {
+      // A 32-bit fetch writes 32 bits.
+      const std::uint64_t expected = done.order == 4 ? (0xdbdbdbdb00000000ULL | done.expected) : done.expected;
+      if (before != expected) {
+        stage_.findings.add(Finding::corrupt,
+                            fmt::format("{}: fetched {:#x}, not {:#x}", name(done), before, expected));
+      }
+      break;
+    }
+    case Outstanding::Fetch::add:
+      words.fetched_add(rank_, done.order, before);
+      break;
+    case Outstanding::Fetch::swap:
+      words.fetched_swap(before);
+      break;
+    case Outstanding::Fetch::compare:
+      words.fetched_compare(done.expected, done.brought, before);
+      done.pair->compare_seen = before == done.expected ? done.brought : before;
+      break;
+    case Outstanding::Fetch::none:
+      break;
+  }
+  free_cells_.push_back(done.cell);
+}
+
+void Program::forget(std::size_t index) {
+  outstanding_[index] = outstanding_.back();
+  outstanding_.pop_back();
+}
+
+std::string Program::name(const Outstanding& one) const {
+  return fmt::format("rank {} to {}: operation {} ({}{})", rank_, one.pair->flow.target(), one.operation,
+                     one.is_get ? "get of " : "", to_string(one.kind));
+}
+
+void Program::report_stuck() {
+  for (const Outstanding& one : outstanding_) {
+    stage_.findings.add(Finding::lost, fmt::format("{}: not complete", name(one)));
+  }
+}
+
+void Program::finish() {
+  const Layout& layout = stage_.layout;
+  const auto memory = window().local();
+  for (int source = 0; source < static_cast<int>(stage_.plan.ranks); ++source) {
+    Pair* pair = stage_.existing_pair(source, rank_);
+    if (pair == nullptr) continue;
+    const auto from = static_cast<std::size_t>(source);
+    pair->adds.finish(window().read_signal(Layout::add_signal(from)) + signal_base_[from], stage_.findings);
+    pair->sets.finish(window().read_signal(layout.set_signal(from)), stage_.findings);
+    const std::uint64_t shared = window().read_signal(layout.shared_signal(from)) >> Layout::shared_shift(from);
+    pair->shared.finish(shared & kSharedMask, stage_.findings);
+    for (std::size_t word = 0; word < Layout::kOwnWords; ++word) {
+      std::uint64_t held = 0;
+      std::memcpy(&held, memory.data() + layout.own_word(from, word), pair->words[word].width);
+      if (held != pair->words[word].value) {
+        stage_.findings.add(Finding::corrupt, fmt::format("rank {} to {}: its atomics made {:#x} of word {}, not {:#x}",
+                                                          source, rank_, held, word, pair->words[word].value));
+      }
+    }
+    pair->flow.finish();
+  }
+  Target& here = stage_.targets[static_cast<std::size_t>(rank_)];
+  const std::uint64_t sum = window().read_signal(layout.sum_signal());
+  if (sum != here.sum_submitted) {
+    stage_.findings.add(sum < here.sum_submitted ? Finding::lost : Finding::doubled,
+                        fmt::format("rank {}: the sum signal holds {}, not {}", rank_, sum, here.sum_submitted));
+  }
+  here.words.finish(layout, memory, stage_.findings);
+  const Pattern constant(stage_.plan.seed, static_cast<std::uint64_t>(rank_), 0);
+  if (!constant.matches(memory.first(Layout::kConstantBytes))) {
+    stage_.findings.add(Finding::corrupt, fmt::format("rank {}: memory that nobody puts to was changed", rank_));
+  }
+}
+
+}  // namespace railyard::sim

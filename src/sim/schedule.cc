@@ -1,0 +1,143 @@
+#include "sim/schedule.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "sim/program.hpp"
+#include "sim/stage.hpp"
+
+namespace railyard::sim {
+
+namespace {
+
+/// Nothing changes for so long in virtual time: what is under way then is lost.
+constexpr std::int64_t kPatience = 5'000'000'000;
+constexpr std::int64_t kFirstIdle = 10'000;
+constexpr std::int64_t kMostIdle = 10'000'000;
+/// Rounds without a packet before a world counts as silent: acknowledgements may wait for a few passes.
+constexpr int kSilentRounds = 64;
+
+class Run {
+ public:
+  explicit Run(Stage& stage) : stage_(stage) {
+    for (std::uint32_t rank = 0; rank < stage.plan.ranks; ++rank) {
+      programs_.push_back(std::make_unique<Program>(stage, static_cast<int>(rank)));
+    }
+  }
+
+  void play() {
+    if (act() && drain()) settle();
+    for (auto& program : programs_) program->finish();
+  }
+
+ private:
+  bool stuck() {
+    if (stage_.fabric().now() - stage_.last_change < kPatience) return false;
+    for (auto& program : programs_) program->report_stuck();
+    return true;
+  }
+
+  void let_time_pass() {
+    auto& fabric = stage_.fabric();
+    if (fabric.anything_ready()) {
+      fabric.advance(
+          static_cast<std::int64_t>(stage_.random.below(static_cast<std::uint64_t>(stage_.plan.behaviour.turn))));
+      return;
+    }
+    if (fabric.step()) {
+      idle_ = kFirstIdle;
+      return;
+    }
+    // Only timers are left: go on faster and faster, so that a stuck run ends soon.
+    fabric.advance(idle_);
+    idle_ = std::min(idle_ * 2, kMostIdle);
+  }
+
+  /// Everybody in turn, from a random first one, until enough was submitted.
+  bool act() {
+    const std::size_t ranks = programs_.size();
+    while (stage_.operations < stage_.plan.behaviour.operations) {
+      const std::size_t first = stage_.random.below(ranks);
+      for (std::size_t i = 0; i < ranks; ++i) programs_[(first + i) % ranks]->turn();
+      let_time_pass();
+      if (stuck()) return false;
+    }
+    return true;
+  }
+
+  /// Until everything is complete everywhere and every last signal has been seen.
+  bool drain() {
+    for (;;) {
+      bool done = true;
+      for (auto& program : programs_) {
+        done = program->say_goodbye() && done;
+        program->look_around();
+        done = program->idle() && done;
+      }
+      if (done) return true;
+      let_time_pass();
+      if (stuck()) return false;
+    }
+  }
+
+  /// Until the network is silent, so that whatever is late has landed before the last look.
+  void settle() {
+    for (int silent = 0; silent < kSilentRounds; ++silent) {
+      for (auto& program : programs_) program->look_around();
+      if (stage_.fabric().anything_ready() || stage_.fabric().step()) {
+        silent = 0;
+      } else {
+        stage_.fabric().advance(kFirstIdle);
+      }
+    }
+  }
+
+  Stage& stage_;
+  std::vector<std::unique_ptr<Program>> programs_;
+  std::int64_t idle_ = kFirstIdle;
+};
+
+}  // namespace
+
+Result<Outcome> run_schedule(std::uint64_t seed, const ScenarioOptions& options) {
+  auto opened = Stage::open(make_plan(seed, options));
+  if (!opened) return std::move(opened.error());
+  Stage& stage = **opened;
+  {
+    Run run(stage);
+    run.play();
+  }
+  Outcome outcome;
+  for (const World& world : stage.cluster->worlds) {
+    const WorldStatistics statistics = world.statistics();
+    outcome.held_out_of_order += statistics.held_out_of_order;
+    if (statistics.dropped_malformed != 0) {
+      stage.findings.add(Finding::violation, fmt::format("rank {} dropped {} malformed messages", world.rank(),
+                                                         statistics.dropped_malformed));
+    }
+  }
+  outcome.virtual_time = stage.fabric().now();
+  outcome.digest = stage.fabric().trace();
+  stage.cluster->close();
+  const auto& fabric = stage.fabric().statistics();
+  for (int fault = 1; fault < fabric::sim::kFaults; ++fault) {
+    const std::uint64_t count = fabric.faults[static_cast<std::size_t>(fault)];
+    if (fault == fabric::sim::kFaultUnreachable || count == 0) continue;
+    stage.findings.add(Finding::violation,
+                       fmt::format("{} accesses refused: {}", count, fabric::sim::fault_text(fault)));
+  }
+  if (fabric.registrations_left != 0 || fabric.unknown_registrations != 0) {
+    stage.findings.add(Finding::violation,
+                       fmt::format("{} registrations left when their rail was closed, {} unknown ones taken back",
+                                   fabric.registrations_left, fabric.unknown_registrations));
+  }
+  outcome.packets = fabric.packets;
+  outcome.busy = fabric.busy;
+  outcome.operations = stage.operations;
+  outcome.findings = std::move(stage.findings);
+  return outcome;
+}
+
+}  // namespace railyard::sim

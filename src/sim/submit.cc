@@ -1,0 +1,511 @@
+// What a program submits. Every function answers false when there was no room: then nothing happened.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/program.hpp"
+
+namespace railyard::sim {
+
+namespace {
+
+constexpr std::size_t kMostShift = 16;
+/// Signals that fit in one source's 16 bits of a shared word, with room to see one too many.
+constexpr std::uint64_t kMostShared = 60'000;
+
+enum WhichSignal : int { kAdd, kSet, kShared, kSum, kSignalKinds };
+
+constexpr std::array kOwnOperations = {AtomicOp::add,    AtomicOp::increment,    AtomicOp::bit_and,
+                                       AtomicOp::bit_or, AtomicOp::bit_xor,      AtomicOp::set,
+                                       AtomicOp::swap,   AtomicOp::compare_swap, AtomicOp::fetch};
+
+}  // namespace
+
+int Program::draw_target() {
+  const Behaviour& behaviour = stage_.plan.behaviour;
+  const auto ranks = stage_.plan.ranks;
+  if (percent(behaviour.self_percent) || ranks == 1) return rank_;
+  if (rank_ != 0 && percent(behaviour.hot_percent)) return 0;
+  const auto other = static_cast<int>(draw(ranks - 1));
+  return other < rank_ ? other : other + 1;
+}
+
+Kind Program::draw_kind() {
+  const auto& weights = stage_.plan.behaviour.weights;
+  std::uint64_t sum = 0;
+  for (const std::uint32_t weight : weights) sum += weight;
+  std::uint64_t left = draw(sum);
+  std::size_t kind = 0;
+  while (left >= weights[kind]) left -= weights[kind++];
+  return static_cast<Kind>(kind);
+}
+
+/// Small ones mostly; often right at a limit where the library changes its way.
+std::size_t Program::draw_size() {
+  const Settings& settings = stage_.plan.settings;
+  const std::uint64_t which = draw(100);
+  std::size_t bytes = 0;
+  if (which < 45) {
+    bytes = 1 + draw(64);
+  } else if (which < 65) {
+    bytes = 1 + draw(Layout::kSmallBytes);
+  } else if (which < 75) {
+    bytes = settings.inline_bytes + draw(3);
+  } else if (which < 87) {
+    bytes = settings.chunk_min * (1 + draw(4)) + draw(3);
+  } else if (which < 96 || !stage_.plan.behaviour.large) {
+    bytes = 1 + draw(std::uint64_t{1} << (6 + draw(9)));
+  } else {
+    bytes = 1 + draw(Layout::kLargeBytes);
+  }
+  const std::size_t most = stage_.layout.slot_bytes(stage_.layout.slots_per_source() - 1);
+  return std::clamp<std::size_t>(bytes, 1, most);
+}
+
+bool Program::prepare(Pair& pair, std::size_t bytes, Payload& payload) {
+  const std::uint32_t slot = pair.flow.take_slot(bytes, stage_.random);
+  return slot != FlowModel::kNone && prepare_for_slot(slot, bytes, payload);
+}
+
+bool Program::prepare_for_slot(std::uint32_t slot, std::size_t bytes, Payload& payload) {
+  payload.buffer = buffers_.take(bytes);
+  if (payload.buffer == Buffers::kNone) return false;
+  const auto memory = buffers_.memory(payload.buffer);
+  payload.slot = slot;
+  payload.bytes = bytes;
+  payload.shift = draw(std::min(memory.size() - bytes, kMostShift) + 1);
+  payload.operation = ++operations_;
+  payload.pattern = Pattern(stage_.plan.seed, static_cast<std::uint64_t>(rank_), payload.operation);
+  payload.pattern.fill(memory.subspan(payload.shift, bytes));
+  payload.source = memory.data() + payload.shift;
+  return true;
+}
+
+void Program::abandon(const Payload& payload) { buffers_.give(payload.buffer, payload.shift + payload.bytes); }
+
+bool Program::accepted(const Result<Ticket>& result, Kind kind) {
+  if (result.ok()) {
+    ++stage_.operations;
+    stage_.note_change();
+    return true;
+  }
+  if (result.status() != Status::busy && !broken_) {
+    broken_ = true;
+    stage_.findings.add(Finding::lost,
+                        fmt::format("rank {}: a {} was refused: {}", rank_, to_string(kind), result.error().text()));
+  }
+  return false;
+}
+
+Program::Outstanding& Program::track(Kind kind, Pair& pair, const Ticket& ticket) {
+  Outstanding& added = outstanding_.emplace_back();
+  added.kind = kind;
+  added.pair = &pair;
+  added.ticket = ticket;
+  added.operation = operations_;
+  return added;
+}
+
+Program::Outstanding& Program::track_put(Kind kind, Pair& pair, const Ticket& ticket, const Payload& payload,
+                                         bool relaxed) {
+  Outstanding& added = track(kind, pair, ticket);
+  added.source_free = false;
+  added.operation = payload.operation;
+  added.buffer = payload.buffer;
+  added.shift = payload.shift;
+  added.bytes = payload.bytes;
+  added.put = pair.flow.put(payload.slot, payload.bytes, payload.pattern, relaxed, to_string(kind), payload.operation);
+  return added;
+}
+
+SignalUpdate Program::draw_signal(Pair& pair, int& which) {
+  const auto source = static_cast<std::size_t>(rank_);
+  which = static_cast<int>(draw(kSignalKinds));
+  if (which == kShared && pair.shared.newest() >= kMostShared) which = kAdd;
+  switch (which) {
+    case kSet:
+      return {stage_.layout.set_signal(source), pair.sets.newest() + 1, SignalOp::set};
+    case kShared:
+      return {stage_.layout.shared_signal(source), std::uint64_t{1} << Layout::shared_shift(source), SignalOp::add};
+    case kSum:
+      return {stage_.layout.sum_signal(), 1 + draw(UINT32_MAX), SignalOp::add};
+    default:
+      return {Layout::add_signal(source), 1 + draw(std::uint64_t{1} << 40U), SignalOp::add};
+  }
+}
+
+void Program::record_signal(Pair& pair, const SignalUpdate& update, int which, FlowModel::Position position) {
+  switch (which) {
+    case kSet:
+      pair.sets.submitted(update.value, position);
+      break;
+    case kShared:
+      pair.shared.submitted(pair.shared.newest() + 1, position);
+      break;
+    case kSum:
+      stage_.targets[static_cast<std::size_t>(pair.flow.target())].sum_submitted += update.value;
+      break;
+    default:
+      pair.adds.submitted(pair.adds.newest() + update.value, position);
+      break;
+  }
+}
+
+bool Program::do_put_signal(Kind kind, Pair& pair) {
+  Payload payload;
+  if (!prepare(pair, draw_size(), payload)) return false;
+  int which = 0;
+  const SignalUpdate update = draw_signal(pair, which);
+  const std::size_t offset = pair.flow.slot_offset(payload.slot);
+  const std::uint32_t counter = kind == Kind::put_signal_counter ? take_counter() : UINT32_MAX;
+  const CounterUpdate count{counter, 1 + draw(1'000)};
+  const auto ticket =
+      counter != UINT32_MAX
+          ? window().put_signal_counter(pair.flow.target(), offset, payload.source, payload.bytes, update, count)
+          : window().put_signal(pair.flow.target(), offset, payload.source, payload.bytes, update);
+  if (!accepted(ticket, kind)) {
+    abandon(payload);
+    if (counter != UINT32_MAX) free_counters_.push_back(counter);
+    return false;
+  }
+  Outstanding& added = track_put(kind, pair, ticket.value(), payload, false);
+  added.position = pair.flow.mark();
+  record_signal(pair, update, which, added.position);
+  if (counter != UINT32_MAX) {
+    added.counter = counter;
+    added.counter_before = counter_values_[counter];
+    added.counter_value = count.value;
+  }
+  return true;
+}
+
+bool Program::do_signal(Pair& pair) {
+  int which = 0;
+  const SignalUpdate update = draw_signal(pair, which);
+  ++operations_;
+  // Two ways to say the same.
+  const auto ticket = percent(50) ? window().signal(pair.flow.target(), update)
+                                  : window().put_signal(pair.flow.target(), 0, nullptr, 0, update);
+  if (!accepted(ticket, Kind::signal)) return false;
+  Outstanding& added = track(Kind::signal, pair, ticket.value());
+  added.position = pair.flow.mark();
+  record_signal(pair, update, which, added.position);
+  return true;
+}
+
+bool Program::do_put(Kind kind, Pair& pair) {
+  Payload payload;
+  if (!prepare(pair, draw_size(), payload)) return false;
+  const std::size_t offset = pair.flow.slot_offset(payload.slot);
+  const std::uint32_t counter = kind == Kind::put_counter ? take_counter() : UINT32_MAX;
+  const CounterUpdate count{counter, 1 + draw(1'000)};
+  const auto ticket = counter != UINT32_MAX
+                          ? window().put_counter(pair.flow.target(), offset, payload.source, payload.bytes, count)
+                          : window().put(pair.flow.target(), offset, payload.source, payload.bytes);
+  if (!accepted(ticket, kind)) {
+    abandon(payload);
+    if (counter != UINT32_MAX) free_counters_.push_back(counter);
+    return false;
+  }
+  Outstanding& added = track_put(kind, pair, ticket.value(), payload, false);
+  if (counter != UINT32_MAX) {
+    added.counter = counter;
+    added.counter_before = counter_values_[counter];
+    added.counter_value = count.value;
+  }
+  return true;
+}
+
+bool Program::fence(Pair& pair) {
+  const auto fenced = percent(80) ? window().fence(pair.flow.target()) : window().fence();
+  if (!fenced.ok()) {
+    if (fenced.status() != Status::busy) {
+      stage_.findings.add(Finding::lost, fmt::format("rank {}: a fence was refused: {}", rank_, fenced.error().text()));
+    }
+    return false;
+  }
+  pair.flow.fence();
+  return true;
+}
+
+bool Program::do_relaxed(Pair& pair) {
+  bool any = false;
+  for (std::uint64_t left = 1 + draw(3); left > 0; --left) {
+    Payload payload;
+    if (!prepare(pair, draw_size(), payload)) break;
+    const auto ticket = window().put(pair.flow.target(), pair.flow.slot_offset(payload.slot), payload.source,
+                                     payload.bytes, Order::relaxed);
+    if (!accepted(ticket, Kind::relaxed)) {
+      abandon(payload);
+      break;
+    }
+    track_put(Kind::relaxed, pair, ticket.value(), payload, true);
+    any = true;
+  }
+  // Whether or not the signal finds room, a later one stands for these puts as well.
+  if (any && fence(pair)) do_signal(pair);
+  return any;
+}
+
+bool Program::do_overwrite(Pair& pair) {
+  Payload first;
+  if (!prepare(pair, draw_size(), first)) return false;
+  const std::size_t offset = pair.flow.slot_offset(first.slot);
+  const bool relaxed = percent(30);
+  const Order order = relaxed ? Order::relaxed : Order::ordered;
+  const auto ticket = window().put(pair.flow.target(), offset, first.source, first.bytes, order);
+  if (!accepted(ticket, Kind::overwrite)) {
+    abandon(first);
+    return false;
+  }
+  track_put(Kind::overwrite, pair, ticket.value(), first, relaxed);
+  Payload second;
+  if (!fence(pair) || !prepare_for_slot(first.slot, first.bytes, second)) return true;
+  const auto again = window().put(pair.flow.target(), offset, second.source, second.bytes, order);
+  if (!accepted(again, Kind::overwrite)) {
+    abandon(second);
+    return true;
+  }
+  track_put(Kind::overwrite, pair, again.value(), second, relaxed);
+  return true;
+}
+
+bool Program::do_put_value(Pair& pair) {
+  const std::size_t bytes = 1 + draw(8);
+  const std::uint32_t slot = pair.flow.take_slot(bytes, stage_.random);
+  if (slot == FlowModel::kNone) return false;
+  const std::uint64_t operation = ++operations_;
+  const Pattern pattern(stage_.plan.seed, static_cast<std::uint64_t>(rank_), operation);
+  std::array<std::byte, 8> value{};
+  pattern.fill(std::span(value).first(bytes));
+  const auto ticket = window().put_value(pair.flow.target(), pair.flow.slot_offset(slot), value.data(), bytes);
+  value.fill(Buffers::kSpoilt);  // the value was taken at the call
+  if (!accepted(ticket, Kind::put_value)) return false;
+  Outstanding& added = track(Kind::put_value, pair, ticket.value());
+  added.put = pair.flow.put(slot, bytes, pattern, false, to_string(Kind::put_value), operation);
+  return true;
+}
+
+bool Program::do_get(Pair& pair) {
+  const std::size_t bytes = std::min(draw_size(), Layout::kConstantBytes);
+  const std::uint32_t buffer = buffers_.take(bytes);
+  if (buffer == Buffers::kNone) return false;
+  ++operations_;
+  const std::size_t offset = Pattern::kWord * draw((Layout::kConstantBytes - bytes) / Pattern::kWord + 1);
+  const auto memory = buffers_.memory(buffer);
+  const std::size_t shift = draw(std::min(memory.size() - bytes, kMostShift) + 1);
+  const auto ticket = window().get(pair.flow.target(), offset, memory.data() + shift, bytes);
+  if (!accepted(ticket, Kind::get)) {
+    buffers_.give(buffer, 0);
+    return false;
+  }
+  Outstanding& added = track(Kind::get, pair, ticket.value());
+  added.is_get = true;
+  added.buffer = buffer;
+  added.shift = shift;
+  added.bytes = bytes;
+  added.constant_offset = offset;
+  return true;
+}
+
+bool Program::do_put_get(Pair& pair) {
+  Payload payload;
+  if (!prepare(pair, draw_size(), payload)) return false;
+  const auto ticket =
+      window().put(pair.flow.target(), pair.flow.slot_offset(payload.slot), payload.source, payload.bytes);
+  if (!accepted(ticket, Kind::put_get)) {
+    abandon(payload);
+    return false;
+  }
+  const FlowModel::PutId put = track_put(Kind::put_get, pair, ticket.value(), payload, false).put;
+  if (fence(pair)) get_slot(pair, put, payload.slot, payload.bytes);
+  return true;
+}
+
+bool Program::get_slot(Pair& pair, FlowModel::PutId put, std::uint32_t slot, std::size_t bytes) {
+  const std::uint32_t buffer = buffers_.take(bytes);
+  if (buffer == Buffers::kNone) return false;
+  ++operations_;
+  const auto ticket =
+      window().get(pair.flow.target(), pair.flow.slot_offset(slot), buffers_.memory(buffer).data(), bytes);
+  if (!accepted(ticket, Kind::put_get)) {
+    buffers_.give(buffer, 0);
+    return false;
+  }
+  Outstanding& added = track(Kind::put_get, pair, ticket.value());
+  added.is_get = true;
+  added.put = put;
+  added.buffer = buffer;
+  added.bytes = bytes;
+  pair.flow.begin_read(put);
+  return true;
+}
+
+bool Program::do_atomic_own(Pair& pair) {
+  const std::size_t which = draw(Layout::kOwnWords);
+  OwnWord& word = pair.words[which];
+  const AtomicOp op = kOwnOperations[draw(kOwnOperations.size())];
+  const std::uint64_t mask = word.width == 4 ? UINT32_MAX : UINT64_MAX;
+  const std::uint64_t operand = stage_.random.next() & mask;
+  const std::uint64_t compare = percent(50) ? word.value : stage_.random.next() & mask;
+  const bool fetches = op == AtomicOp::fetch || op == AtomicOp::swap || percent(50);
+  const std::uint32_t cell = fetches ? take_cell() : UINT32_MAX;
+  if (fetches && cell == UINT32_MAX) return false;
+  ++operations_;
+  const std::size_t offset = stage_.layout.own_word(static_cast<std::size_t>(rank_), which);
+  const auto ticket = window().atomic_word(pair.flow.target(), offset, op, word.width, operand, compare,
+                                           fetches ? &cell_word(cell) : nullptr);
+  if (!accepted(ticket, Kind::atomic_own)) {
+    if (fetches) free_cells_.push_back(cell);
+    return false;
+  }
+  const std::uint64_t before = word.apply(op, operand, compare);
+  Outstanding& added = track(Kind::atomic_own, pair, ticket.value());
+  added.position = pair.flow.mark();
+  added.cell = cell;
+  added.expected = before;
+  added.order = word.width;
+  if (fetches) added.fetch = Outstanding::Fetch::own;
+  return true;
+}
+
+bool Program::do_atomic_add(Pair& pair) {
+  const int target = pair.flow.target();
+  Target& there = stage_.targets[static_cast<std::size_t>(target)];
+  ++operations_;
+  if (percent(25)) {
+    const auto value = static_cast<std::uint32_t>(stage_.random.next());
+    const auto ticket =
+        window().atomic<std::uint32_t>(target, stage_.layout.shared_word(Layout::kSumWord), AtomicOp::add, value);
+    if (!accepted(ticket, Kind::atomic_add)) return false;
+    there.words.submitted_sum(value);
+    track(Kind::atomic_add, pair, ticket.value()).position = pair.flow.mark();
+    return true;
+  }
+  const bool fetches = percent(60);
+  const std::uint32_t cell = fetches ? take_cell() : UINT32_MAX;
+  if (fetches && cell == UINT32_MAX) return false;
+  const std::size_t offset = stage_.layout.shared_word(Layout::kAddWord);
+  const AtomicOp op = percent(50) ? AtomicOp::add : AtomicOp::increment;
+  const auto ticket = fetches ? window().fetch_atomic<std::uint64_t>(target, offset, op, &cell_word(cell), 1)
+                              : window().atomic<std::uint64_t>(target, offset, op, 1);
+  if (!accepted(ticket, Kind::atomic_add)) {
+    if (fetches) free_cells_.push_back(cell);
+    return false;
+  }
+  there.words.submitted_add();
+  Outstanding& added = track(Kind::atomic_add, pair, ticket.value());
+  added.position = pair.flow.mark();
+  if (fetches) {
+    added.fetch = Outstanding::Fetch::add;
+    added.cell = cell;
+    added.order = pair.fetched_adds++;
+  }
+  return true;
+}
+
+bool Program::do_atomic_swap(Pair& pair) {
+  const std::uint32_t cell = take_cell();
+  if (cell == UINT32_MAX) return false;
+  const std::uint64_t value = (static_cast<std::uint64_t>(rank_ + 1) << 32U) | ++operations_;
+  const auto ticket = window().fetch_atomic<std::uint64_t>(
+      pair.flow.target(), stage_.layout.shared_word(Layout::kSwapWord), AtomicOp::swap, &cell_word(cell), value);
+  if (!accepted(ticket, Kind::atomic_swap)) {
+    free_cells_.push_back(cell);
+    return false;
+  }
+  stage_.targets[static_cast<std::size_t>(pair.flow.target())].words.submitted_swap(value);
+  Outstanding& added = track(Kind::atomic_swap, pair, ticket.value());
+  added.position = pair.flow.mark();
+  added.fetch = Outstanding::Fetch::swap;
+  added.cell = cell;
+  return true;
+}
+
+bool Program::do_atomic_compare(Pair& pair) {
+  const std::uint32_t cell = take_cell();
+  if (cell == UINT32_MAX) return false;
+  const std::uint64_t value = (static_cast<std::uint64_t>(rank_ + 1) << 32U) | ++operations_;
+  const auto ticket =
+      window().fetch_atomic<std::uint64_t>(pair.flow.target(), stage_.layout.shared_word(Layout::kCompareWord),
+                                           AtomicOp::compare_swap, &cell_word(cell), value, pair.compare_seen);
+  if (!accepted(ticket, Kind::atomic_compare_swap)) {
+    free_cells_.push_back(cell);
+    return false;
+  }
+  Outstanding& added = track(Kind::atomic_compare_swap, pair, ticket.value());
+  added.position = pair.flow.mark();
+  added.fetch = Outstanding::Fetch::compare;
+  added.cell = cell;
+  added.expected = pair.compare_seen;
+  added.brought = value;
+  return true;
+}
+
+std::uint32_t Program::take_counter() {
+  if (free_counters_.empty()) return UINT32_MAX;
+  const std::uint32_t counter = free_counters_.back();
+  free_counters_.pop_back();
+  return counter;
+}
+
+std::uint32_t Program::take_cell() {
+  if (free_cells_.empty()) return UINT32_MAX;
+  const std::uint32_t cell = free_cells_.back();
+  free_cells_.pop_back();
+  cells_[cell] = 0xdbdbdbdbdbdbdbdbULL;
+  return cell;
+}
+
+bool Program::submit(Kind kind, Pair& pair) {
+  switch (kind) {
+    case Kind::put_signal:
+    case Kind::put_signal_counter:
+      return do_put_signal(kind, pair);
+    case Kind::signal:
+      return do_signal(pair);
+    case Kind::put:
+    case Kind::put_counter:
+      return do_put(kind, pair);
+    case Kind::relaxed:
+      return do_relaxed(pair);
+    case Kind::overwrite:
+      return do_overwrite(pair);
+    case Kind::put_value:
+      return do_put_value(pair);
+    case Kind::get:
+      return do_get(pair);
+    case Kind::put_get:
+      return do_put_get(pair);
+    case Kind::atomic_own:
+      return do_atomic_own(pair);
+    case Kind::atomic_add:
+      return do_atomic_add(pair);
+    case Kind::atomic_swap:
+      return do_atomic_swap(pair);
+    case Kind::atomic_compare_swap:
+      return do_atomic_compare(pair);
+  }
+  return false;
+}
+
+bool Program::say_goodbye() {
+  bool all = true;
+  for (int target = 0; target < static_cast<int>(stage_.plan.ranks); ++target) {
+    Pair* pair = stage_.existing_pair(rank_, target);
+    if (pair == nullptr || said_goodbye_[static_cast<std::size_t>(target)]) continue;
+    const SignalUpdate update{Layout::add_signal(static_cast<std::size_t>(rank_)), 1, SignalOp::add};
+    const auto ticket = window().signal(target, update);
+    if (!accepted(ticket, Kind::signal)) {
+      all = all && broken_;
+      continue;
+    }
+    Outstanding& added = track(Kind::signal, *pair, ticket.value());
+    added.position = pair->flow.mark();
+    record_signal(*pair, update, kAdd, added.position);
+    said_goodbye_[static_cast<std::size_t>(target)] = true;
+  }
+  return all;
+}
+
+}  // namespace railyard::sim

@@ -1,0 +1,51 @@
+/// Baton: the right to touch the engine. Whoever holds it may submit and make progress; waiters only try.
+#pragma once
+
+#include <atomic>
+
+namespace railyard::transport {
+
+class Baton {
+ public:
+  /// `shared` false: one thread only, every call is free.
+  explicit Baton(bool shared) : shared_(shared) {}
+
+  bool try_take() {
+    // Acquire: pairs with `give`; the taker sees all engine state the last holder wrote.
+    return !shared_ || !held_.test_and_set(std::memory_order_acquire);
+  }
+  void take() {
+    if (!shared_) return;
+    while (held_.test_and_set(std::memory_order_acquire)) pause();
+  }
+  void give() {
+    if (shared_) held_.clear(std::memory_order_release);
+  }
+
+ private:
+  /// Spins on a read, then lets the holder have the core: passes are short, but the holder may be off it.
+  void pause() {
+    for (int spin = 0; spin < 64; ++spin) {
+      if (!held_.test(std::memory_order_relaxed)) return;
+      __builtin_ia32_pause();
+    }
+    yield();
+  }
+  static void yield();
+
+  const bool shared_;
+  std::atomic_flag held_;
+};
+
+class BatonHold {
+ public:
+  explicit BatonHold(Baton& baton) : baton_(baton) { baton_.take(); }
+  ~BatonHold() { baton_.give(); }
+  BatonHold(const BatonHold&) = delete;
+  BatonHold& operator=(const BatonHold&) = delete;
+
+ private:
+  Baton& baton_;
+};
+
+}  // namespace railyard::transport

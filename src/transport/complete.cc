@@ -1,0 +1,98 @@
+/// Completion: what happens when a unit is acknowledged, delivered, read or given up. Changes state only; posts nothing.
+#include <atomic>
+
+#include "transport/engine.hpp"
+
+namespace railyard::transport {
+
+void Engine::leave_flight(Unit& unit, bool delivered) {
+  if (!unit.in_flight) return;
+  unit.in_flight = false;
+  Link& link = unit.operation->flow->links[unit.link];
+  if (unit.operation->kind == Operation::Kind::frame) {
+    link.frame_done();
+  } else if (delivered) {
+    link.piece_delivered(unit.bytes, unit.stamp, clock_->now());
+  } else {
+    link.piece_dropped(unit.bytes);
+  }
+}
+
+void Engine::on_unit_done(Unit* unit, bool delivered) {
+  unit->posted = false;
+  leave_flight(*unit, delivered);
+  const auto kind = unit->operation->kind;
+  if (!unit->finished && (kind == Operation::Kind::read || kind == Operation::Kind::relaxed_write)) finish_unit(unit);
+  if (unit->finished) release_unit(unit);
+}
+
+void Engine::finish_unit(Unit* unit) {
+  unit->finished = true;
+  Operation* operation = unit->operation;
+  if (--operation->unfinished == 0 && operation->whole) finish_operation(operation);
+}
+
+void Engine::finish_operation(Operation* operation) {
+  Flow& flow = *operation->flow;
+  if (flow.failed.load(std::memory_order_relaxed)) return;  // `fail_flow` has answered for it
+  if (operation->slot != 0) {
+    --flow.out_of_sequence;
+    slots_.finish(operation->slot - 1, true);
+    count_outstanding(flow, -1);
+    ++counts_.operations_completed;
+  }
+  if (operation->counter != nullptr) {
+    // Release: whoever sees the counter may reuse the source.
+    std::atomic_ref<std::uint64_t>(*operation->counter)
+        .fetch_add(operation->counter_value, std::memory_order_release);
+  }
+  if (operation->number != 0) {
+    const std::uint64_t before = flow.completed.load(std::memory_order_relaxed);
+    flow.completed.store(operation->number, std::memory_order_release);
+    count_outstanding(flow, -static_cast<std::int64_t>(operation->number - before));
+    counts_.operations_completed += operation->number - before;
+  }
+}
+
+void Engine::release_unit(Unit* unit) {
+  Operation* operation = unit->operation;
+  units_.give(unit);
+  if (--operation->units == 0 && operation->whole && operation->unfinished == 0) release_operation(operation);
+}
+
+void Engine::release_operation(Operation* operation) {
+  if (operation->frame != nullptr) frames_->give(operation->frame);
+  operations_.give(operation);
+}
+
+void Engine::fail_flow(Flow& flow, Error error) {
+  if (flow.failed.load(std::memory_order_relaxed)) return;
+  flow.error = std::move(error);
+  // Release: whoever sees `failed` sees the error.
+  flow.failed.store(true, std::memory_order_release);
+  any_failed_.store(true, std::memory_order_release);
+  while (!flow.unacknowledged.empty()) {
+    Unit* unit = flow.unacknowledged.pop();
+    unit->finished = true;
+    --unit->operation->unfinished;
+    if (!unit->posted) {
+      leave_flight(*unit, false);
+      release_unit(unit);
+    }
+  }
+  while (!flow.queue.empty()) {
+    Operation* operation = flow.queue.pop();
+    operation->whole = true;
+    operation->bytes = operation->started;
+    if (operation->units == 0) release_operation(operation);
+  }
+  flow.queued = 0;
+  for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+    if (slots_.content(slot).flow == &flow) slots_.finish(slot, false);
+  }
+  flow.fetches = 0;
+  flow.replies.clear();
+  count_outstanding(flow, -static_cast<std::int64_t>(flow.outstanding.load(std::memory_order_relaxed)));
+}
+
+}  // namespace railyard::transport

@@ -1,0 +1,198 @@
+#include "transport/engine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "transport/pairing.hpp"
+
+namespace railyard::transport {
+namespace {
+
+constexpr std::size_t kReceivesPerRail = 64;   // posted at any time
+constexpr std::size_t kFramesPerBlock = 64;
+constexpr std::size_t kMostFrames = 4096;      // unacknowledged or waiting, all peers together
+constexpr std::size_t kMostReceives = 16384;   // posted or held
+constexpr std::size_t kMostReports = 64;
+constexpr std::size_t kOperationsPerBlock = 64;
+constexpr std::size_t kMostOperations = 16384;
+constexpr std::size_t kUnitsPerBlock = 64;
+constexpr std::size_t kMostUnits = 32768;
+
+}  // namespace
+
+Engine::Engine(EngineParts parts)
+    : settings_(std::move(parts.settings)),
+      clock_(parts.clock),
+      rank_(parts.rank),
+      size_(parts.size),
+      identity_(parts.identity),
+      find_peer_(std::move(parts.find_peer)),
+      rails_(std::move(parts.rails)),
+      baton_(settings_.threads != "single" || settings_.progress == "thread"),
+      flows_(static_cast<std::size_t>(parts.size)),
+      operations_(kOperationsPerBlock, kMostOperations),
+      units_(kUnitsPerBlock, kMostUnits),
+      slots_(kSlots) {
+  for (const auto& rail : rails_) rail_views_.push_back(rail.get());
+}
+
+Result<std::unique_ptr<Engine>> Engine::open(EngineParts parts) {
+  if (parts.rails.empty()) {
+    return Error(Status::not_found, "no rail to open: `railyard info` lists what this machine has");
+  }
+  if (parts.size > UINT16_MAX) {
+    return Error(Status::out_of_range, fmt::format("{} ranks: a world holds at most {}", parts.size, UINT16_MAX));
+  }
+  std::unique_ptr<Engine> engine(new Engine(std::move(parts)));
+  if (auto started = engine->start(); !started) return std::move(started.error());
+  return engine;
+}
+
+Result<void> Engine::start() {
+  std::size_t frame_bytes = wire::kFrameBytes;
+  for (const auto* rail : rail_views_) frame_bytes = std::min(frame_bytes, rail->capabilities().max_message);
+  const std::size_t overhead = wire::kRecordsAt + wire::record_bytes(0) + wire::record_bytes(sizeof(std::uint64_t));
+  if (frame_bytes < wire::kFrameBytes) {
+    return Error(Status::unsupported, fmt::format("a rail carries messages of {} bytes at most; {} are needed",
+                                                  frame_bytes, wire::kFrameBytes));
+  }
+  // At least a value: `put_value` takes it at the call, so it must travel inside.
+  inline_bytes_ = std::clamp<std::size_t>(settings_.inline_bytes, sizeof(std::uint64_t), wire::kFrameBytes - overhead);
+  window_ = std::clamp<std::uint32_t>(settings_.window, kFirstGrant, wire::kMaxWindow);
+  events_.resize(std::max<std::uint32_t>(settings_.batch, 1));
+
+  auto frames = memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock, kMostFrames);
+  if (!frames) return std::move(frames.error());
+  frames_.emplace(std::move(*frames));
+  // Every flow may send its first grant unasked; the rest is shared out by `grant`.
+  const std::size_t budget = std::max(kMostReceives, 2 * kFirstGrant * static_cast<std::size_t>(size_));
+  receive_budget_ = static_cast<std::uint32_t>(budget);
+  auto receives = memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock,
+                                     budget + kReceivesPerRail * rails_.size());
+  if (!receives) return std::move(receives.error());
+  receives_.emplace(std::move(*receives));
+  auto reports = memory::Slab::open(rail_views_, wire::padded(wire::kRecordsAt), kMostReports, kMostReports);
+  if (!reports) return std::move(reports.error());
+  reports_.emplace(std::move(*reports));
+  cache_ = std::make_unique<memory::RegionCache>(rail_views_);
+
+  rail_states_.resize(rails_.size());
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    rail_states_[i].statistics.name = rails_[i]->name();
+    rail_states_[i].statistics.provider = rails_[i]->capabilities().provider;
+    post_receives(i);
+  }
+  // The first operations find their structures in place.
+  if (!operations_.grow() || !units_.grow()) return Error(Status::no_memory, "operation pools");
+  return {};
+}
+
+Engine::~Engine() {
+  for (const auto& flow : flow_storage_) {
+    for (const Link& link : flow->links) rails_[link.rail()]->disconnect(link.remote());
+  }
+  // From here on nothing touches the buffers and contexts that are still posted; they go after this.
+  for (const auto& rail : rails_) rail->stop();
+}
+
+Result<Flow*> Engine::flow(int peer) {
+  if (Flow* known = existing_flow(peer)) return known;
+  return make_flow(peer);
+}
+
+Result<Flow*> Engine::make_flow(int peer) {
+  auto found = find_peer_(peer);
+  if (!found) return std::move(found.error());
+  std::vector<std::string> local_fabrics;
+  std::vector<std::string> remote_fabrics;
+  for (const auto* rail : rail_views_) local_fabrics.push_back(rail->fabric());
+  for (const auto& rail : found->rails) remote_fabrics.push_back(rail.fabric);
+  const auto pairs = pair_rails(local_fabrics, remote_fabrics);
+  if (pairs.empty()) {
+    return Error(Status::not_found, fmt::format("rank {} has no rail", peer), {.peer = peer, .operation = "connect"});
+  }
+  auto flow = std::make_unique<Flow>();
+  flow->peer = peer;
+  flow->remote_id = static_cast<std::uint16_t>(rank_);
+  flow->session_out = session(identity_, found->identity);
+  flow->session_in = session(found->identity, identity_);
+  const LinkLimits limits{settings_.chunk_min, settings_.chunk_max, pairs.size() == 1};
+  for (const auto& [local, remote] : pairs) {
+    const auto connected = rails_[local]->connect(found->rails[remote].address);
+    if (!connected) {
+      for (const Link& link : flow->links) rails_[link.rail()]->disconnect(link.remote());
+      return Error(connected.status(),
+                   fmt::format("rail {} cannot reach rank {}: {}", rails_[local]->name(), peer,
+                               connected.error().message()),
+                   {.peer = peer, .rail = local, .operation = "connect"});
+    }
+    const auto& capabilities = rails_[local]->capabilities();
+    flow->links.emplace_back(local, remote, *connected, capabilities.line_rate, capabilities.max_write, limits);
+  }
+  flow->first_link = static_cast<std::uint32_t>(rank_ + peer) % static_cast<std::uint32_t>(flow->links.size());
+  flow->replies.reserve(8);
+  Flow* raw = flow.get();
+  flow_storage_.push_back(std::move(flow));
+  // Release: pairs with `existing_flow`.
+  flows_[static_cast<std::size_t>(peer)].store(raw, std::memory_order_release);
+  return raw;
+}
+
+std::uint32_t Engine::session(const Identity& from, const Identity& to) const {
+  // FNV-1a over both identities: not a secret, a check that both ends mean the same two processes.
+  std::uint32_t hash = 2166136261U;
+  for (const auto* identity : {&from, &to}) {
+    for (const std::uint8_t byte : identity->bytes) hash = (hash ^ byte) * 16777619U;
+  }
+  return hash;
+}
+
+bool Engine::progress() {
+  now_ = clock_->now();
+  std::size_t happened = 0;
+  for (std::size_t rail = 0; rail < rails_.size(); ++rail) {
+    const std::size_t count = rails_[rail]->poll(events_);
+    for (std::size_t i = 0; i < count; ++i) handle(rail, events_[i]);
+    happened += count;
+    if (rail_states_[rail].posted_receives < kReceivesPerRail) post_receives(rail);
+  }
+  if (!ready_.empty() && release_all_ready()) ++happened;
+  if (!active_.empty() && transmit()) ++happened;
+  idle_passes_ = happened == 0 ? idle_passes_ + 1 : 0;
+  if (!reporting_.empty() && report(idle_passes_ >= 1)) ++happened;
+  return happened != 0;
+}
+
+void Engine::post_receives(std::size_t rail) {
+  RailState& state = rail_states_[rail];
+  while (state.posted_receives < kReceivesPerRail) {
+    memory::Buffer* buffer = state.to_post;
+    if (buffer != nullptr) {
+      state.to_post = buffer->next;
+    } else if (buffer = receives_->take(); buffer == nullptr) {
+      note_backpressure();
+      return;
+    }
+    buffer->tag = static_cast<std::uint8_t>(Tag::receive_buffer);
+    buffer->bytes = buffer->capacity;
+    if (rails_[rail]->receive(buffer->piece(rail), buffer) != fabric::Post::posted) {
+      buffer->next = state.to_post;
+      state.to_post = buffer;
+      return;
+    }
+    ++state.posted_receives;
+  }
+}
+
+WorldStatistics Engine::statistics() const {
+  WorldStatistics copy = counts_;
+  for (const RailState& rail : rail_states_) copy.rails.push_back(rail.statistics);
+  for (const auto& flow : flow_storage_) {
+    for (const Link& link : flow->links) copy.rails[link.rail()].rate = std::max(copy.rails[link.rail()].rate, link.rate());
+  }
+  return copy;
+}
+
+}  // namespace railyard::transport

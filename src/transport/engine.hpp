@@ -1,0 +1,274 @@
+/// Engine: the transport of one process. Owns flows, links and what is under way; every guarantee of the design's section
+/// 3 lives here, once, for all drivers. It owns no thread: whoever holds the baton moves it on.
+///
+/// One pass (`progress`): poll every rail (at most a batch each), apply what arrived in sequence, post what waits, send
+/// acknowledgements that found no frame to ride on. Handlers of arrivals only change state; posting happens in `transmit`
+/// alone (promise 7).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/id_table.hpp"
+#include "base/identity.hpp"
+#include "fabric/rail.hpp"
+#include "memory/cache.hpp"
+#include "memory/slab.hpp"
+#include "railyard/window.hpp"
+#include "railyard/world.hpp"
+#include "transport/baton.hpp"
+#include "transport/exposure.hpp"
+#include "transport/flow.hpp"
+#include "transport/pool.hpp"
+#include "transport/slots.hpp"
+
+namespace railyard::transport {
+
+/// A peer as the world's directory knows it.
+struct PeerAddress {
+  Identity identity;
+  struct RailAt {
+    std::string fabric;
+    std::span<const std::byte> address;
+  };
+  std::vector<RailAt> rails;
+};
+
+struct EngineParts {
+  Settings settings;
+  Clock* clock = nullptr;
+  std::vector<std::unique_ptr<fabric::Rail>> rails;
+  int rank = 0;
+  int size = 1;
+  Identity identity;
+  /// Looks a peer up; called once per peer, when it is first talked to.
+  std::function<Result<PeerAddress>(int)> find_peer;
+};
+
+struct PutRecord {
+  std::uint32_t exposure = 0;
+  std::uint64_t offset = 0;
+  std::span<const std::byte> bytes;
+};
+struct SignalRecord {
+  std::uint32_t exposure = 0;
+  std::uint64_t index = 0;
+  SignalOp op = SignalOp::add;
+  std::uint64_t value = 0;
+};
+struct AtomicRecord {
+  std::uint32_t exposure = 0;
+  std::uint64_t offset = 0;
+  AtomicOp op = AtomicOp::add;
+  wire::AtomicBody body;
+};
+/// A transfer between local memory and a peer's region.
+struct Bulk {
+  std::byte* local = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t remote_offset = 0;
+  RemoteMemory remote;
+  std::shared_ptr<memory::Region> region;
+  std::shared_ptr<const void> keep;
+  std::uint64_t* counter = nullptr;
+  std::uint64_t counter_value = 0;
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> open(EngineParts parts);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  Baton& baton() { return baton_; }
+  const Settings& settings() const { return settings_; }
+  Clock& clock() { return *clock_; }
+  std::span<fabric::Rail* const> rails() const { return rail_views_; }
+  memory::RegionCache& cache() { return *cache_; }
+  /// The longest put that travels inside a frame.
+  std::size_t inline_bytes() const { return inline_bytes_; }
+
+  // ---- With the baton held ----
+
+  /// Makes memory and signals reachable for peers; the id goes to them.
+  Result<std::uint32_t> expose(const Exposure& exposure) { return exposures_.insert(exposure); }
+  void conceal(std::uint32_t id) { exposures_.erase(id); }
+
+  /// The flow to a peer, connected on first use.
+  Result<Flow*> flow(int peer);
+  /// The flow if there is one already: also without the baton.
+  Flow* existing_flow(int peer) const {
+    // Acquire: pairs with the store in `make_flow`; the flow is whole when seen.
+    return flows_[static_cast<std::size_t>(peer)].load(std::memory_order_acquire);
+  }
+
+  // Each try_ answers false for "no room now": nothing was changed.
+
+  /// Records that travel in one frame. `number` names the operation.
+  bool try_records(Flow& flow, const PutRecord* put, const SignalRecord* signal, std::uint64_t& number);
+  bool try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ticket& ticket);
+  /// An ordered write over all links and, after it, a signal.
+  bool try_write(Flow& flow, const Bulk& bulk, const SignalRecord* signal, std::uint64_t& number);
+  /// A write outside the sequence, or a read.
+  bool try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, Ticket& ticket);
+  void fence(Flow& flow) { flow.fence_requested = true; }
+
+  /// One bounded pass. Returns whether anything happened.
+  bool progress();
+  /// Sends every acknowledgement that is owed, for a caller that may not make progress for a while.
+  void report_now() {
+    if (!reporting_.empty()) report(true);
+  }
+  /// Fails everything outstanding to the peer and all that comes later.
+  void fail_flow(Flow& flow, Error error);
+
+  WorldStatistics statistics() const;
+
+  // ---- Without the baton ----
+
+  bool slot_done(const Ticket& ticket) const { return slots_.done(ticket.slot - 1, ticket.number); }
+  bool slot_failed(const Ticket& ticket) const { return slots_.failed(ticket.slot - 1, ticket.number); }
+  /// Operations of all flows that are not complete yet.
+  std::uint64_t outstanding() const { return outstanding_.load(std::memory_order_acquire); }
+
+  bool any_failed() const { return any_failed_.load(std::memory_order_acquire); }
+
+  /// Passes between two looks at the clock in a wait.
+  static constexpr std::uint32_t kPassesPerLook = 16;
+  /// Runs passes until `done` answers true; false when `nanoseconds` have gone by first.
+  template <typename Done>
+  bool wait_until(Done&& done, std::int64_t nanoseconds);
+
+ private:
+  /// What the engine keeps of one rail.
+  struct RailState {
+    memory::Buffer* to_post = nullptr;  ///< receive buffers that the rail had no room for yet
+    std::uint32_t posted_receives = 0;
+    RailStatistics statistics;
+  };
+
+  explicit Engine(EngineParts parts);
+  Result<void> start();
+
+  // engine.cc
+  Result<Flow*> make_flow(int peer);
+  void note_backpressure() { ++counts_.backpressure; }
+
+  // submit.cc
+  Operation* open_frame(Flow& flow, std::size_t bytes);
+  Operation* queue_operation(Flow& flow, Operation::Kind kind);
+  Operation* queue_bulk(Flow& flow, Operation::Kind kind, const Bulk& bulk);
+  std::uint64_t count_submission(Flow& flow);
+  void count_outstanding(Flow& flow, std::int64_t change);
+  static void append_put(Operation& frame, const PutRecord& put);
+  static void append_signal(Operation& frame, const SignalRecord& signal);
+  void activate(Flow& flow);
+
+  // transmit.cc
+  bool transmit();
+  std::uint32_t transmit_flow(Flow& flow, std::uint32_t most);
+  bool start_operation(Flow& flow, Operation& operation);
+  bool post_frame(Flow& flow, Operation& operation);
+  bool post_piece(Flow& flow, Operation& operation);
+  void queue_replies(Flow& flow);
+  Link* choose_for_frame(Flow& flow, bool full);
+  Link* choose_for_piece(Flow& flow);
+  void write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, std::uint16_t records, std::uint32_t sequence,
+                    std::uint32_t bytes);
+  bool report(bool idle);
+  bool post_acknowledgement(Flow& flow);
+  std::uint32_t grant(Flow& flow);
+  void post_failed(Flow& flow, const Link& link, const char* operation);
+
+  // receive.cc
+  void handle(std::size_t rail, const fabric::Event& event);
+  void on_message(std::size_t rail, memory::Buffer* buffer, std::size_t bytes);
+  void on_landed(const fabric::Event& event, std::size_t rail);
+  void on_failed(std::size_t rail, const fabric::Event& event);
+  void on_unit_done(Unit* unit, bool delivered);
+  void accept_report(Flow& flow, const wire::FrameHeader& header);
+  void release_ready(Flow& flow);
+  bool release_all_ready();
+  void apply_frame(Flow& flow, const memory::Buffer& buffer);
+  void apply_record(Flow& flow, const wire::RecordReader::Record& record);
+  void apply_reply(Flow& flow, const wire::RecordReader::Record& record);
+  void took_effect(Flow& flow);
+  void post_receives(std::size_t rail);
+  void give_receive(std::size_t rail, memory::Buffer* buffer);
+  std::uint32_t session(const Identity& from, const Identity& to) const;
+
+  // complete.cc
+  void finish_unit(Unit* unit);
+  void finish_operation(Operation* operation);
+  void release_unit(Unit* unit);
+  void release_operation(Operation* operation);
+  void leave_flight(Unit& unit, bool delivered);
+
+  Settings settings_;
+  Clock* clock_;
+  int rank_;
+  int size_;
+  Identity identity_;
+  std::function<Result<PeerAddress>(int)> find_peer_;
+  std::size_t inline_bytes_ = 0;
+  std::uint32_t window_ = 0;
+  std::int64_t now_ = 0;
+
+  // Rails outlive everything registered on them.
+  std::vector<std::unique_ptr<fabric::Rail>> rails_;
+  std::vector<fabric::Rail*> rail_views_;
+  std::vector<RailState> rail_states_;
+  std::vector<fabric::Event> events_;
+
+  std::optional<memory::Slab> frames_;    ///< what we send
+  std::optional<memory::Slab> receives_;  ///< what peers send
+  std::optional<memory::Slab> reports_;   ///< acknowledgements: a pool of their own, so that they never wait for data
+  std::unique_ptr<memory::RegionCache> cache_;
+
+  Baton baton_;
+  IdTable<Exposure> exposures_;
+  std::vector<std::atomic<Flow*>> flows_;
+  std::vector<std::unique_ptr<Flow>> flow_storage_;
+  std::vector<Flow*> active_;     ///< have something to send
+  std::vector<Flow*> reporting_;  ///< owe an acknowledgement
+  std::vector<Flow*> ready_;      ///< have held frames whose turn has come
+  std::uint32_t heard_flows_ = 0;
+  std::uint32_t receive_budget_ = 0;  ///< receive buffers that grants share out
+  std::uint32_t idle_passes_ = 0;
+
+  Pool<Operation> operations_;
+  Pool<Unit> units_;
+  Slots slots_;
+  std::atomic<std::uint64_t> outstanding_{0};
+  std::atomic<bool> any_failed_{false};
+  WorldStatistics counts_;
+};
+
+template <typename Done>
+bool Engine::wait_until(Done&& done, std::int64_t nanoseconds) {
+  if (done()) return true;
+  const std::int64_t start = clock_->now();
+  for (std::uint32_t pass = 1, fruitless = 0;; ++pass) {
+    bool moved = false;
+    if (baton_.try_take()) {
+      moved = progress();
+      baton_.give();
+    }
+    if (done()) return true;
+    fruitless = moved ? 0 : fruitless + 1;
+    // The clock is read now and then only: a pass that finds nothing is short.
+    if (pass % kPassesPerLook != 0) continue;
+    if (clock_->now() - start >= nanoseconds) return false;
+    if (fruitless >= kPassesPerLook) clock_->idle();
+  }
+}
+
+}  // namespace railyard::transport

@@ -1,0 +1,77 @@
+/// Flow: the one sequence between this process and a peer, in each direction, over all links to it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "railyard/result.hpp"
+#include "transport/link.hpp"
+#include "transport/operation.hpp"
+#include "transport/receive_window.hpp"
+
+namespace railyard::transport {
+
+/// Units a sender may send before the first grant.
+inline constexpr std::uint32_t kFirstGrant = 16;
+/// Fetching operations a sender may have outstanding; the target keeps room for so many answers, so that applying a
+/// request never waits for anything (no deadlock between two ranks that fetch from each other).
+inline constexpr std::uint32_t kMostFetches = 64;
+
+/// An answer that waits for a frame to carry it.
+struct Reply {
+  std::uint32_t request = 0;
+  std::uint8_t status = 0;
+  std::uint64_t value = 0;
+};
+
+struct Flow {
+  // Who.
+  int peer = -1;
+  std::uint16_t remote_id = 0;    ///< what the peer calls this flow
+  std::uint32_t session_out = 0;  ///< proves us to the peer
+  std::uint32_t session_in = 0;   ///< proves the peer to us
+  std::vector<Link> links;
+  std::uint32_t first_link = 0;  ///< where an idle flow starts: spread by rank, so that not all begin on rail 0
+
+  // Transmit: written by the baton's holder.
+  Fifo<Operation> queue;
+  std::uint32_t queued = 0;
+  Fifo<Unit> unacknowledged;
+  std::uint32_t next_sequence = 0;
+  std::uint32_t acknowledged = 0;
+  std::uint32_t limit = kFirstGrant;
+  std::uint32_t out_of_sequence = 0;  ///< relaxed writes, reads and fetches under way
+  std::uint32_t fetches = 0;
+  std::uint32_t fence_sequence = 0;
+  bool fence_requested = false;  ///< the next operation is fenced
+  bool fence_active = false;     ///< writes and reads wait until `fence_sequence` is acknowledged
+
+  // Completion: written by the baton's holder, read by anyone. Release on store: whoever sees an operation complete sees
+  // what it brought (a get's bytes, a fetched value).
+  std::atomic<std::uint64_t> completed{0};    ///< operations of the sequence
+  std::atomic<std::uint64_t> outstanding{0};  ///< operations of any kind
+  std::uint64_t submitted = 0;
+  std::atomic<bool> failed{false};
+  Error error;  ///< set before `failed`
+
+  // Receive.
+  ReceiveWindow arrivals;
+  std::unique_ptr<memory::Buffer*[]> held;  ///< frames ahead of their turn, by sequence; made on first use
+  std::uint32_t granted = kFirstGrant;
+  std::uint32_t unreported = 0;  ///< units taken effect since the last acknowledgement
+  bool heard = false;
+  std::vector<Reply> replies;
+
+  // Membership in the engine's lists.
+  bool in_active = false;
+  bool in_reporting = false;
+  bool in_ready = false;
+
+  bool may_send(std::uint32_t window) const {
+    return next_sequence - acknowledged < window && static_cast<std::int32_t>(limit - next_sequence) > 0;
+  }
+};
+
+}  // namespace railyard::transport

@@ -1,0 +1,71 @@
+#include "transport/link.hpp"
+
+#include <algorithm>
+
+namespace railyard::transport {
+namespace {
+
+constexpr double kChunkSeconds = 2e-3;    // long enough to hide the cost of a piece, short enough to balance
+constexpr double kHorizonSeconds = 8e-3;  // floor of the time a window covers: both ends are scheduled by an OS
+constexpr double kHorizonMost = 50e-3;
+constexpr std::uint32_t kChunkStep = 4096;
+constexpr std::uint32_t kFirstChunks = 4;  // pieces in flight before the first sample
+constexpr double kAssumedRate = 100e6;     // for load() before the first sample: any constant, equal for all links
+constexpr double kFrameCost = 512;         // a small frame's weight in bytes, for load()
+
+}  // namespace
+
+Link::Link(std::uint16_t rail, std::uint16_t remote_rail, fabric::RemoteId remote, double line_rate,
+           std::size_t max_write, const LinkLimits& limits)
+    : rail_(rail), remote_rail_(remote_rail), remote_(remote), line_rate_(line_rate), limits_(limits) {
+  const auto most = static_cast<std::uint32_t>(std::min<std::size_t>(max_write, UINT32_MAX));
+  limits_.chunk_max = std::min(limits_.chunk_max, most);
+  limits_.chunk_min = std::min(limits_.chunk_min, limits_.chunk_max);
+  resize();
+}
+
+double Link::load() const {
+  const double bytes = static_cast<double>(bytes_in_flight_) + kFrameCost * frames_in_flight_;
+  return bytes / (rate_ > 0 ? rate_ : kAssumedRate);
+}
+
+RateStamp Link::piece_posted(std::uint64_t bytes, std::int64_t now) {
+  if (bytes_in_flight_ == 0) delivered_at_ = now;  // an idle spell is not a slow one
+  bytes_in_flight_ += bytes;
+  return {delivered_, delivered_at_, now, 2 * bytes_in_flight_ >= window_};
+}
+
+void Link::piece_delivered(std::uint64_t bytes, const RateStamp& stamp, std::int64_t now) {
+  bytes_in_flight_ -= bytes;
+  delivered_ += bytes;
+  delivered_at_ = now;
+  const std::int64_t trip = std::max<std::int64_t>(now - stamp.posted_at, 1);
+  if (round_trip_ == 0 || trip < round_trip_) round_trip_ = trip;
+  const std::int64_t span = std::max<std::int64_t>(now - stamp.delivered_at, 1);
+  const double sample = static_cast<double>(delivered_ - stamp.delivered_before) * 1e9 / static_cast<double>(span);
+  // A saturated link's samples are its rate, up or down; of an idle one only the higher samples say anything.
+  if (rate_ == 0) {
+    rate_ = sample;
+  } else if (stamp.saturated || sample > rate_) {
+    rate_ += (sample - rate_) / 8;
+  }
+  resize();
+}
+
+void Link::resize() {
+  const double rate = rate_ > 0 ? rate_ : line_rate_;
+  if (limits_.alone) {
+    chunk_ = limits_.chunk_max;
+  } else if (rate > 0) {
+    const double wanted = std::min(rate * kChunkSeconds, double{1U << 30U});
+    const std::uint32_t rounded = static_cast<std::uint32_t>(wanted) / kChunkStep * kChunkStep;
+    chunk_ = std::clamp(rounded, limits_.chunk_min, limits_.chunk_max);
+  } else {
+    chunk_ = limits_.chunk_min;
+  }
+  const double horizon = std::clamp(2e-9 * static_cast<double>(round_trip_), kHorizonSeconds, kHorizonMost);
+  const auto path = static_cast<std::uint64_t>(rate * horizon);
+  window_ = std::max<std::uint64_t>(path, std::uint64_t{kFirstChunks} * chunk_);
+}
+
+}  // namespace railyard::transport

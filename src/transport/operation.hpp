@@ -1,0 +1,106 @@
+/// Operation: work that a caller submitted to a flow. Unit: one piece of it on one rail, from post to acknowledgement.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "fabric/rail.hpp"
+#include "memory/region.hpp"
+#include "memory/slab.hpp"
+#include "transport/link.hpp"
+
+namespace railyard::transport {
+
+struct Flow;
+
+/// Whose structure a completion's context is the head of.
+enum class Tag : std::uint8_t { receive_buffer = 0, unit = 1, acknowledgement = 2 };
+
+/// Where an exposed region lies on one of its owner's rails.
+struct RemoteKey {
+  std::uint64_t key = 0;
+  std::uint64_t base = 0;
+};
+
+/// A peer's exposed memory as a sender knows it.
+struct RemoteMemory {
+  std::uint32_t exposure = 0;
+  std::span<const RemoteKey> keys;  ///< by the owner's rail
+};
+
+struct Operation {
+  enum class Kind : std::uint8_t {
+    frame,          ///< records in a buffer, applied in sequence by the target
+    write,          ///< ordered chunks: each with an immediate and a place in the sequence
+    relaxed_write,  ///< chunks outside the sequence, done when delivered
+    read,
+  };
+
+  Operation* next = nullptr;
+  Flow* flow = nullptr;
+  Kind kind = Kind::frame;
+  bool whole = false;   ///< every piece has been posted
+  bool fenced = false;  ///< nothing that came before may still be under way outside the sequence when this starts
+  std::uint16_t records = 0;
+  std::uint32_t units = 0;           ///< pieces that exist
+  std::uint32_t unfinished = 0;      ///< pieces not acknowledged (or delivered, or read) yet
+  std::uint64_t number = 0;          ///< the flow's operations up to this are complete when this is; 0: no news
+  memory::Buffer* frame = nullptr;
+  std::byte* local = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t started = 0;         ///< bytes handed to rails so far
+  std::uint64_t remote_offset = 0;
+  RemoteMemory remote;
+  std::shared_ptr<memory::Region> region;
+  std::shared_ptr<const void> keep;  ///< what `remote` and `counter` point into
+  std::uint64_t* counter = nullptr;
+  std::uint64_t counter_value = 0;
+  std::uint32_t slot = 0;            ///< out-of-sequence completion, plus one
+};
+
+struct Unit : fabric::PostContext {
+  Unit* next = nullptr;  ///< the flow's unacknowledged units, in sequence
+  Operation* operation = nullptr;
+  std::uint64_t offset = 0;  ///< inside the operation
+  std::uint32_t bytes = 0;
+  std::uint32_t sequence = 0;
+  std::uint16_t link = 0;
+  bool posted = false;    ///< the rail still holds it
+  bool finished = false;  ///< acknowledged, delivered or read
+  bool in_flight = false; ///< counted in its link's flight
+  RateStamp stamp;
+};
+
+/// A first-in-first-out list through `next`.
+template <typename T>
+class Fifo {
+ public:
+  bool empty() const { return head_ == nullptr; }
+  T* head() const { return head_; }
+  T* tail() const { return tail_; }
+  void push(T* item) {
+    item->next = nullptr;
+    (head_ == nullptr ? head_ : tail_->next) = item;
+    tail_ = item;
+  }
+  void push_front(T* item) {
+    item->next = head_;
+    head_ = item;
+    if (tail_ == nullptr) tail_ = item;
+  }
+  T* pop() {
+    T* item = head_;
+    head_ = item->next;
+    if (head_ == nullptr) tail_ = nullptr;
+    item->next = nullptr;
+    return item;
+  }
+
+ private:
+  T* head_ = nullptr;
+  T* tail_ = nullptr;
+};
+
+}  // namespace railyard::transport

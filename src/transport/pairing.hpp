@@ -1,0 +1,17 @@
+/// Which local rail talks to which remote rail. Both ends compute the same pairs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace railyard::transport {
+
+/// Pairs rails of equal fabric, index by index, wrapping on the side that has fewer; every rail that has a partner gets
+/// one. Where no fabric is shared, all rails are taken for one fabric: the network may route between them.
+std::vector<std::pair<std::uint16_t, std::uint16_t>> pair_rails(std::span<const std::string> local,
+                                                                std::span<const std::string> remote);
+
+}  // namespace railyard::transport

@@ -1,0 +1,276 @@
+/// Arrivals: messages and landed writes become effects, in sequence, once each. Changes state only; posts nothing but the
+/// receive buffer it was given.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/log.hpp"
+#include "transport/engine.hpp"
+
+namespace railyard::transport {
+
+void Engine::handle(std::size_t rail, const fabric::Event& event) {
+  using Kind = fabric::Event::Kind;
+  switch (event.kind) {
+    case Kind::received:
+      return on_message(rail, static_cast<memory::Buffer*>(event.context), event.bytes);
+    case Kind::landed:
+      return on_landed(event, rail);
+    case Kind::failed:
+      return on_failed(rail, event);
+    case Kind::sent:
+    case Kind::written:
+    case Kind::read:
+      if (static_cast<Tag>(event.context->tag) == Tag::acknowledgement) {
+        return reports_->give(static_cast<memory::Buffer*>(event.context));
+      }
+      return on_unit_done(static_cast<Unit*>(event.context), true);
+  }
+}
+
+void Engine::give_receive(std::size_t rail, memory::Buffer* buffer) {
+  // To the front of what `post_receives` posts next: the buffer just read is the one still in cache.
+  buffer->next = rail_states_[rail].to_post;
+  rail_states_[rail].to_post = buffer;
+  post_receives(rail);
+}
+
+void Engine::on_message(std::size_t rail, memory::Buffer* buffer, std::size_t bytes) {
+  --rail_states_[rail].posted_receives;
+  rail_states_[rail].statistics.bytes_received += bytes;
+  buffer->bytes = static_cast<std::uint32_t>(bytes);
+  const auto header = wire::parse_header({buffer->data, bytes});
+  if (!header || header->flow >= size_) {
+    ++(header ? counts_.dropped_stale : counts_.dropped_malformed);
+    return give_receive(rail, buffer);
+  }
+  const auto found = flow(header->flow);
+  if (!found || (*found)->session_in != header->session || (*found)->failed.load(std::memory_order_relaxed)) {
+    ++counts_.dropped_stale;
+    return give_receive(rail, buffer);
+  }
+  Flow& flow = **found;
+  accept_report(flow, *header);
+  if (header->kind == wire::FrameKind::acknowledge) return give_receive(rail, buffer);
+
+  if (header->sequence == flow.arrivals.next() && !flow.in_ready) {
+    // The common case: in turn, applied from the buffer it came in.
+    if (flow.arrivals.arrive(header->sequence) != ReceiveWindow::Arrival::fresh) {
+      ++counts_.dropped_stale;
+      return give_receive(rail, buffer);
+    }
+    apply_frame(flow, *buffer);
+    flow.arrivals.advance();
+    took_effect(flow);
+    give_receive(rail, buffer);
+    return release_ready(flow);
+  }
+  if (flow.arrivals.arrive(header->sequence) != ReceiveWindow::Arrival::fresh) {
+    ++counts_.dropped_stale;
+    took_effect(flow);  // the sender has missed an acknowledgement: say it again
+    return give_receive(rail, buffer);
+  }
+  // Ahead of its turn: the buffer itself waits, another takes its place.
+  if (flow.held == nullptr) flow.held = std::make_unique<memory::Buffer*[]>(wire::kMaxWindow);
+  flow.held[header->sequence % wire::kMaxWindow] = buffer;
+  ++counts_.held_out_of_order;
+  post_receives(rail);
+}
+
+void Engine::on_landed(const fabric::Event& event, std::size_t rail) {
+  if (event.context != nullptr) {  // a rail whose writes use up a receive
+    --rail_states_[rail].posted_receives;
+    give_receive(rail, static_cast<memory::Buffer*>(event.context));
+  }
+  rail_states_[rail].statistics.bytes_received += event.bytes;
+  const auto immediate = wire::Immediate::unpack(event.immediate);
+  if (immediate.kind != wire::Immediate::kChunk || immediate.flow >= size_) {
+    ++counts_.dropped_malformed;
+    return;
+  }
+  const auto found = flow(immediate.flow);
+  if (!found || (*found)->failed.load(std::memory_order_relaxed)) {
+    ++counts_.dropped_stale;
+    return;
+  }
+  Flow& flow = **found;
+  if (flow.arrivals.arrive(flow.arrivals.expand(immediate.sequence)) != ReceiveWindow::Arrival::fresh) {
+    ++counts_.dropped_stale;
+    return;
+  }
+  if (!flow.in_ready) release_ready(flow);
+}
+
+void Engine::accept_report(Flow& flow, const wire::FrameHeader& header) {
+  const std::uint32_t news = header.acknowledged - flow.acknowledged;
+  const std::uint32_t possible = flow.next_sequence - flow.acknowledged;
+  if (news > possible) {
+    // Older than what is known already (reordered rails), or nonsense: neither changes anything.
+    if (news < 0x80000000U) ++counts_.dropped_malformed;
+    return;
+  }
+  if (static_cast<std::int32_t>(header.limit - flow.limit) > 0 &&
+      header.limit - header.acknowledged <= wire::kMaxWindow) {
+    flow.limit = header.limit;
+  }
+  flow.acknowledged = header.acknowledged;
+  while (!flow.unacknowledged.empty() &&
+         static_cast<std::int32_t>(flow.unacknowledged.head()->sequence - flow.acknowledged) < 0) {
+    Unit* unit = flow.unacknowledged.pop();
+    leave_flight(*unit, true);
+    finish_unit(unit);
+    if (!unit->posted) release_unit(unit);
+  }
+}
+
+void Engine::took_effect(Flow& flow) {
+  ++flow.unreported;
+  if (!flow.heard) {
+    flow.heard = true;
+    ++heard_flows_;
+  }
+  if (!flow.in_reporting) {
+    flow.in_reporting = true;
+    reporting_.push_back(&flow);
+  }
+}
+
+void Engine::release_ready(Flow& flow) {
+  // A long run of held frames is released a batch at a time, so that one flow does not hold up the others.
+  std::uint32_t left = settings_.batch;
+  while (flow.arrivals.ready()) {
+    const std::size_t place = flow.arrivals.next() % wire::kMaxWindow;
+    memory::Buffer* buffer = flow.held != nullptr ? flow.held[place] : nullptr;
+    if (buffer != nullptr) {
+      if (left-- == 0) {
+        if (!flow.in_ready) {
+          flow.in_ready = true;
+          ready_.push_back(&flow);
+        }
+        return;
+      }
+      flow.held[place] = nullptr;
+      apply_frame(flow, *buffer);
+      receives_->give(buffer);
+    }
+    flow.arrivals.advance();
+    took_effect(flow);
+  }
+}
+
+bool Engine::release_all_ready() {
+  std::vector<Flow*> turn;
+  turn.swap(ready_);
+  for (Flow* flow : turn) {
+    flow->in_ready = false;
+    release_ready(*flow);
+  }
+  return !turn.empty();
+}
+
+void Engine::apply_frame(Flow& flow, const memory::Buffer& buffer) {
+  const std::span<const std::byte> bytes{buffer.data, buffer.bytes};
+  const auto header = wire::parse_header(bytes);
+  wire::RecordReader reader(bytes, *header);
+  while (const auto record = reader.next()) apply_record(flow, *record);
+  if (!reader.ok()) ++counts_.dropped_malformed;
+}
+
+void Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record) {
+  if (record.header.kind == wire::RecordKind::reply) return apply_reply(flow, record);
+  const Exposure* exposure = exposures_.find(record.header.exposure);
+  bool good = exposure != nullptr;
+  switch (record.header.kind) {
+    case wire::RecordKind::put:
+      good = good && apply_put(*exposure, record.header.offset, record.body);
+      break;
+    case wire::RecordKind::signal: {
+      std::uint64_t value = 0;
+      good = good && record.body.size() == sizeof value;
+      if (good) std::memcpy(&value, record.body.data(), sizeof value);
+      good = good && apply_signal(*exposure, record.header.offset, static_cast<SignalOp>(record.header.detail), value);
+      break;
+    }
+    case wire::RecordKind::atomic: {
+      wire::AtomicBody body;
+      if (record.body.size() != sizeof body) {
+        good = false;
+        break;
+      }
+      std::memcpy(&body, record.body.data(), sizeof body);
+      Reply reply{body.request, static_cast<std::uint8_t>(Status::ok), 0};
+      good = good && apply_atomic(*exposure, record.header.offset, static_cast<AtomicOp>(record.header.detail), body,
+                                  reply.value);
+      if (!good) reply.status = static_cast<std::uint8_t>(Status::out_of_range);
+      if (body.request != 0) {
+        if (flow.replies.size() < kMostFetches) {
+          flow.replies.push_back(reply);
+          activate(flow);
+        } else {
+          good = false;  // more questions than the peer may ask at a time
+        }
+      }
+      break;
+    }
+    default:
+      good = false;
+  }
+  if (!good) ++(exposure == nullptr ? counts_.dropped_stale : counts_.dropped_malformed);
+}
+
+void Engine::apply_reply(Flow& flow, const wire::RecordReader::Record& record) {
+  std::uint32_t slot = 0;
+  std::uint64_t value = 0;
+  if (record.body.size() != sizeof value || !slots_.find(record.header.exposure, &flow, kSlots, slot)) {
+    ++counts_.dropped_stale;
+    return;
+  }
+  std::memcpy(&value, record.body.data(), sizeof value);
+  const Slots::Content& content = slots_.content(slot);
+  const bool success = static_cast<Status>(record.header.detail) == Status::ok;
+  if (success) std::memcpy(content.before, &value, content.width);  // little-endian: the low bytes come first
+  slots_.finish(slot, success);
+  --flow.fetches;
+  count_outstanding(flow, -1);
+  ++counts_.operations_completed;
+}
+
+void Engine::on_failed(std::size_t rail, const fabric::Event& event) {
+  const std::string why = rails_[rail]->describe_error(event.error);
+  if (event.context == nullptr) {
+    log_warn("rail {} reported an error without an operation: {}", rails_[rail]->name(), why);
+    return;
+  }
+  switch (static_cast<Tag>(event.context->tag)) {
+    case Tag::receive_buffer: {
+      --rail_states_[rail].posted_receives;
+      ++counts_.dropped_malformed;
+      return give_receive(rail, static_cast<memory::Buffer*>(event.context));
+    }
+    case Tag::acknowledgement:
+      log_warn("an acknowledgement on rail {} was lost: {}", rails_[rail]->name(), why);
+      return reports_->give(static_cast<memory::Buffer*>(event.context));
+    case Tag::unit:
+      break;
+  }
+  auto* unit = static_cast<Unit*>(event.context);
+  Operation* operation = unit->operation;
+  Flow& flow = *operation->flow;
+  const bool sequenced = operation->kind == Operation::Kind::frame || operation->kind == Operation::Kind::write;
+  static constexpr const char* kNames[] = {"message", "put", "relaxed put", "get"};
+  Error error(Status::rail_failed,
+              fmt::format("a {} of {} bytes to rank {} failed on rail {}: {}",
+                          kNames[static_cast<std::size_t>(operation->kind)], unit->bytes, flow.peer,
+                          rails_[rail]->name(), why),
+              {flow.peer, static_cast<int>(rail), kNames[static_cast<std::size_t>(operation->kind)], unit->sequence});
+  fail_flow(flow, std::move(error));
+  unit->posted = false;
+  leave_flight(*unit, false);
+  if (!sequenced) {
+    unit->finished = true;
+    --operation->unfinished;
+  }
+  release_unit(unit);
+}
+
+}  // namespace railyard::transport

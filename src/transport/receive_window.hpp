@@ -1,0 +1,56 @@
+/// Which units of a flow have arrived: the receiver's side of the sequence (promises 2 and 3: in order, none twice).
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "transport/wire.hpp"
+
+namespace railyard::transport {
+
+/// Tracks the units from `next()` on, up to kMaxWindow ahead. Sequence numbers wrap; all comparisons are relative.
+class ReceiveWindow {
+ public:
+  enum class Arrival : std::uint8_t {
+    fresh,      ///< seen for the first time
+    duplicate,  ///< seen before
+    outside,    ///< further ahead than any grant: not from an honest sender
+  };
+
+  /// The lowest unit that has not taken effect yet.
+  std::uint32_t next() const { return next_; }
+
+  /// The full number of a unit of which only the immediate's bits are known. Units behind `next` by up to half the space
+  /// come out behind it, so that late duplicates are told apart.
+  std::uint32_t expand(std::uint32_t low_bits) const {
+    const std::uint32_t ahead = (low_bits - next_) & wire::Immediate::kSequenceMask;
+    return ahead < wire::kMaxWindow ? next_ + ahead : next_ + ahead - (wire::Immediate::kSequenceMask + 1U);
+  }
+
+  Arrival arrive(std::uint32_t sequence) {
+    const std::uint32_t ahead = sequence - next_;
+    if (ahead >= 0x80000000U) return Arrival::duplicate;
+    if (ahead >= wire::kMaxWindow) return Arrival::outside;
+    std::uint64_t& word = bits_[(sequence / 64U) % kWords];
+    const std::uint64_t bit = std::uint64_t{1} << (sequence % 64U);
+    if ((word & bit) != 0) return Arrival::duplicate;
+    word |= bit;
+    return Arrival::fresh;
+  }
+
+  /// Whether the unit at `next` has arrived.
+  bool ready() const { return (bits_[(next_ / 64U) % kWords] >> (next_ % 64U) & 1U) != 0; }
+
+  /// Passes the unit at `next`, which has taken effect.
+  void advance() {
+    bits_[(next_ / 64U) % kWords] &= ~(std::uint64_t{1} << (next_ % 64U));
+    ++next_;
+  }
+
+ private:
+  static constexpr std::uint32_t kWords = wire::kMaxWindow / 64U;
+  std::uint32_t next_ = 0;
+  std::array<std::uint64_t, kWords> bits_{};
+};
+
+}  // namespace railyard::transport

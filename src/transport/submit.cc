@@ -1,0 +1,188 @@
+/// Submission: turns a caller's operation into queued work. Nothing here waits; no room means "not now".
+#include <cstring>
+
+#include "transport/engine.hpp"
+
+namespace railyard::transport {
+namespace {
+
+/// Operations that one flow may have queued, so that one slow peer does not take every structure.
+constexpr std::uint32_t kMostQueued = 1024;
+
+}  // namespace
+
+void Engine::count_outstanding(Flow& flow, std::int64_t change) {
+  // The baton's holder is the only writer: plain loads and stores, no locked instruction. Release: whoever reads "nothing
+  // outstanding" sees everything those operations did.
+  const auto delta = static_cast<std::uint64_t>(change);
+  flow.outstanding.store(flow.outstanding.load(std::memory_order_relaxed) + delta, std::memory_order_release);
+  outstanding_.store(outstanding_.load(std::memory_order_relaxed) + delta, std::memory_order_release);
+}
+
+std::uint64_t Engine::count_submission(Flow& flow) {
+  count_outstanding(flow, 1);
+  return ++flow.submitted;
+}
+
+void Engine::activate(Flow& flow) {
+  if (flow.in_active) return;
+  flow.in_active = true;
+  active_.push_back(&flow);
+}
+
+Operation* Engine::queue_operation(Flow& flow, Operation::Kind kind) {
+  Operation* operation = flow.queued < kMostQueued ? operations_.take() : nullptr;
+  if (operation == nullptr) {
+    note_backpressure();
+    return nullptr;
+  }
+  operation->flow = &flow;
+  operation->kind = kind;
+  operation->fenced = flow.fence_requested;
+  flow.fence_requested = false;
+  flow.queue.push(operation);
+  ++flow.queued;
+  activate(flow);
+  return operation;
+}
+
+Operation* Engine::open_frame(Flow& flow, std::size_t bytes) {
+  Operation* tail = flow.queue.tail();
+  if (tail != nullptr && tail->kind == Operation::Kind::frame && !flow.fence_requested &&
+      tail->frame->bytes + bytes <= wire::kFrameBytes) {
+    return tail;
+  }
+  memory::Buffer* buffer = flow.queued < kMostQueued ? frames_->take() : nullptr;
+  if (buffer == nullptr) {
+    note_backpressure();
+    return nullptr;
+  }
+  Operation* frame = queue_operation(flow, Operation::Kind::frame);
+  if (frame == nullptr) {
+    frames_->give(buffer);
+    return nullptr;
+  }
+  buffer->bytes = wire::kRecordsAt;
+  frame->frame = buffer;
+  return frame;
+}
+
+void Engine::append_put(Operation& frame, const PutRecord& put) {
+  std::byte* body = wire::FrameWriter::append(
+      frame.frame->data, frame.frame->bytes,
+      {wire::RecordKind::put, 0, static_cast<std::uint16_t>(put.bytes.size()), put.exposure, put.offset});
+  std::memcpy(body, put.bytes.data(), put.bytes.size());
+  ++frame.records;
+}
+
+void Engine::append_signal(Operation& frame, const SignalRecord& signal) {
+  std::byte* body = wire::FrameWriter::append(
+      frame.frame->data, frame.frame->bytes,
+      {wire::RecordKind::signal, static_cast<std::uint8_t>(signal.op), sizeof signal.value, signal.exposure, signal.index});
+  std::memcpy(body, &signal.value, sizeof signal.value);
+  ++frame.records;
+}
+
+bool Engine::try_records(Flow& flow, const PutRecord* put, const SignalRecord* signal, std::uint64_t& number) {
+  std::size_t bytes = 0;
+  if (put != nullptr) bytes += wire::record_bytes(put->bytes.size());
+  if (signal != nullptr) bytes += wire::record_bytes(sizeof signal->value);
+  Operation* frame = open_frame(flow, bytes);
+  if (frame == nullptr) return false;
+  if (put != nullptr) append_put(*frame, *put);
+  if (signal != nullptr) append_signal(*frame, *signal);
+  number = frame->number = count_submission(flow);
+  transmit_flow(flow, settings_.batch);
+  return true;
+}
+
+bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ticket& ticket) {
+  const bool fetch = before != nullptr;
+  if (fetch && (flow.fetches >= kMostFetches || slots_.empty())) {
+    note_backpressure();
+    return false;
+  }
+  Operation* frame = open_frame(flow, wire::record_bytes(sizeof atomic.body));
+  if (frame == nullptr) return false;
+  wire::AtomicBody wire_body = atomic.body;
+  ticket.peer = flow.peer;
+  if (fetch) {
+    const std::uint32_t slot = slots_.take({&flow, before, atomic.body.width, true});
+    wire_body.request = slots_.request(slot);
+    ticket.slot = slot + 1;
+    ticket.number = slots_.generation(slot);
+    ++flow.fetches;
+    count_outstanding(flow, 1);
+  } else {
+    ticket.number = frame->number = count_submission(flow);
+  }
+  std::byte* body = wire::FrameWriter::append(
+      frame->frame->data, frame->frame->bytes,
+      {wire::RecordKind::atomic, static_cast<std::uint8_t>(atomic.op), sizeof wire_body, atomic.exposure, atomic.offset});
+  std::memcpy(body, &wire_body, sizeof wire_body);
+  ++frame->records;
+  transmit_flow(flow, settings_.batch);
+  return true;
+}
+
+Operation* Engine::queue_bulk(Flow& flow, Operation::Kind kind, const Bulk& bulk) {
+  Operation* operation = queue_operation(flow, kind);
+  if (operation == nullptr) return nullptr;
+  operation->local = bulk.local;
+  operation->bytes = bulk.bytes;
+  operation->remote_offset = bulk.remote_offset;
+  operation->remote = bulk.remote;
+  operation->region = bulk.region;
+  operation->keep = bulk.keep;
+  operation->counter = bulk.counter;
+  operation->counter_value = bulk.counter_value;
+  return operation;
+}
+
+bool Engine::try_write(Flow& flow, const Bulk& bulk, const SignalRecord* signal, std::uint64_t& number) {
+  // Both parts or neither: the signal's frame is made sure of before the write is queued.
+  memory::Buffer* spare = nullptr;
+  if (signal != nullptr) {
+    spare = flow.queued + 2 <= kMostQueued ? frames_->take() : nullptr;
+    if (spare == nullptr) {
+      note_backpressure();
+      return false;
+    }
+  }
+  Operation* reserved = signal != nullptr ? operations_.take() : nullptr;
+  Operation* write = signal == nullptr || reserved != nullptr ? queue_bulk(flow, Operation::Kind::write, bulk) : nullptr;
+  if (reserved != nullptr) operations_.give(reserved);  // `queue_operation` below finds it again
+  if (write == nullptr) {
+    if (spare != nullptr) frames_->give(spare);
+    return false;
+  }
+  number = count_submission(flow);
+  if (signal != nullptr) {
+    Operation* frame = queue_operation(flow, Operation::Kind::frame);
+    spare->bytes = wire::kRecordsAt;
+    frame->frame = spare;
+    append_signal(*frame, *signal);
+    frame->number = number;
+  } else {
+    write->number = number;
+  }
+  transmit_flow(flow, settings_.batch);
+  return true;
+}
+
+bool Engine::try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, Ticket& ticket) {
+  if (slots_.empty()) {
+    note_backpressure();
+    return false;
+  }
+  Operation* operation = queue_bulk(flow, kind, bulk);
+  if (operation == nullptr) return false;
+  const std::uint32_t slot = slots_.take({&flow, nullptr, 0, false});
+  operation->slot = slot + 1;
+  ticket = {slots_.generation(slot), flow.peer, slot + 1};
+  count_outstanding(flow, 1);
+  transmit_flow(flow, settings_.batch);
+  return true;
+}
+
+}  // namespace railyard::transport

@@ -1,0 +1,309 @@
+/// The transmit scheduler: the only place that posts. Data, answers and acknowledgements all leave through here.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.hpp"
+#include "transport/engine.hpp"
+
+namespace railyard::transport {
+namespace {
+
+/// Frames in flight on a link before the next one waits for company: an idle link sends at once, a busy one fills frames.
+constexpr std::uint32_t kEagerFrames = 2;
+/// Full frames in flight on a link.
+constexpr std::uint32_t kMostFrames = 64;
+/// A frame with less room than this is full.
+constexpr std::size_t kFullMargin = 128;
+/// Units that took effect before an acknowledgement leaves even while more are arriving.
+constexpr std::uint32_t kReportEvery = 32;
+
+}  // namespace
+
+bool Engine::transmit() {
+  // Each flow in turn, a quarter of the batch each, until the batch is used up: no flow starves another.
+  const std::uint32_t share = std::max(settings_.batch / 4, 1U);
+  std::uint32_t left = settings_.batch;
+  std::size_t turns = std::min<std::size_t>(active_.size(), settings_.batch);
+  bool moved = false;
+  std::size_t kept = 0;
+  std::size_t seen = 0;
+  for (; seen < active_.size() && turns > 0 && left > 0; ++seen, --turns) {
+    Flow& flow = *active_[seen];
+    const std::uint32_t posted = transmit_flow(flow, std::min(share, left));
+    left -= std::min(posted, left);
+    moved |= posted > 0;
+    if (flow.queue.empty() && flow.replies.empty()) {
+      flow.in_active = false;
+    } else {
+      active_[kept++] = &flow;
+    }
+  }
+  // Flows that had their turn go behind those that had none.
+  const auto first = active_.begin() + static_cast<std::ptrdiff_t>(kept);
+  const auto unseen = active_.begin() + static_cast<std::ptrdiff_t>(seen);
+  active_.erase(first, unseen);
+  std::rotate(active_.begin(), active_.begin() + static_cast<std::ptrdiff_t>(kept), active_.end());
+  return moved;
+}
+
+std::uint32_t Engine::transmit_flow(Flow& flow, std::uint32_t most) {
+  if (!flow.replies.empty()) queue_replies(flow);
+  std::uint32_t posted = 0;
+  while (posted < most && !flow.queue.empty() && start_operation(flow, *flow.queue.head())) ++posted;
+  return posted;
+}
+
+bool Engine::start_operation(Flow& flow, Operation& operation) {
+  if (operation.fenced) {
+    if (flow.out_of_sequence != 0) return false;
+    flow.fence_sequence = flow.next_sequence;
+    flow.fence_active = true;
+    operation.fenced = false;
+  }
+  if (operation.kind == Operation::Kind::frame) return post_frame(flow, operation);
+  if (flow.fence_active) {
+    // Frames take effect in sequence by themselves; what lands directly must wait for what came before the fence.
+    if (static_cast<std::int32_t>(flow.acknowledged - flow.fence_sequence) < 0) return false;
+    flow.fence_active = false;
+  }
+  return post_piece(flow, operation);
+}
+
+void Engine::queue_replies(Flow& flow) {
+  Operation* frame = flow.queue.head();
+  // A frame at the head that has not left yet takes the answers along.
+  std::size_t done = 0;
+  while (done < flow.replies.size()) {
+    const std::size_t bytes = wire::record_bytes(sizeof(std::uint64_t));
+    if (frame == nullptr || frame->kind != Operation::Kind::frame || frame->fenced ||
+        frame->frame->bytes + bytes > wire::kFrameBytes) {
+      memory::Buffer* buffer = frames_->take();
+      Operation* fresh = buffer != nullptr ? operations_.take() : nullptr;
+      if (fresh == nullptr) {
+        if (buffer != nullptr) frames_->give(buffer);
+        break;
+      }
+      fresh->flow = &flow;
+      fresh->frame = buffer;
+      buffer->bytes = wire::kRecordsAt;
+      flow.queue.push_front(fresh);
+      ++flow.queued;
+      frame = fresh;
+    }
+    const Reply& reply = flow.replies[done++];
+    std::byte* body = wire::FrameWriter::append(
+        frame->frame->data, frame->frame->bytes,
+        {wire::RecordKind::reply, reply.status, sizeof reply.value, reply.request, 0});
+    std::memcpy(body, &reply.value, sizeof reply.value);
+    ++frame->records;
+  }
+  flow.replies.erase(flow.replies.begin(), flow.replies.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+Link* Engine::choose_for_frame(Flow& flow, bool full) {
+  const std::uint32_t most = full ? kMostFrames : kEagerFrames;
+  Link* best = nullptr;
+  double best_load = 0;
+  for (std::size_t i = 0; i < flow.links.size(); ++i) {
+    Link& link = flow.links[(flow.first_link + i) % flow.links.size()];
+    if (link.frames_in_flight() >= most) continue;
+    const double load = flow.links.size() == 1 ? 0 : link.load();
+    if (best == nullptr || load < best_load) {
+      best = &link;
+      best_load = load;
+    }
+  }
+  return best;
+}
+
+Link* Engine::choose_for_piece(Flow& flow) {
+  Link* best = nullptr;
+  double best_load = 0;
+  for (std::size_t i = 0; i < flow.links.size(); ++i) {
+    Link& link = flow.links[(flow.first_link + i) % flow.links.size()];
+    if (!link.has_room()) continue;
+    const double load = flow.links.size() == 1 ? 0 : link.load();
+    if (best == nullptr || load < best_load) {
+      best = &link;
+      best_load = load;
+    }
+  }
+  return best;
+}
+
+std::uint32_t Engine::grant(Flow& flow) {
+  // Every sender that is heard gets an equal share of the buffers, at least the first grant, at most a window. A grant is
+  // never taken back: the limit only rises.
+  const std::uint32_t budget = receive_budget_ / std::max(heard_flows_, 1U);
+  const std::uint32_t target = flow.arrivals.next() + std::clamp(budget, kFirstGrant, window_);
+  if (static_cast<std::int32_t>(target - flow.granted) > 0) flow.granted = target;
+  return flow.granted;
+}
+
+void Engine::write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, std::uint16_t records,
+                          std::uint32_t sequence, std::uint32_t bytes) {
+  wire::FrameHeader header;
+  header.kind = kind;
+  header.flow = flow.remote_id;
+  header.records = records;
+  header.session = flow.session_out;
+  header.sequence = sequence;
+  header.acknowledged = flow.arrivals.next();
+  header.limit = grant(flow);
+  header.bytes = bytes;
+  std::memcpy(frame, &header, sizeof header);
+  std::memset(frame + sizeof header, 0, wire::kRecordsAt - sizeof header);
+}
+
+bool Engine::post_frame(Flow& flow, Operation& operation) {
+  if (!flow.may_send(window_)) return false;
+  memory::Buffer& buffer = *operation.frame;
+  const bool full = operation.next != nullptr || buffer.bytes + kFullMargin > wire::kFrameBytes;
+  Link* link = choose_for_frame(flow, full);
+  Unit* unit = link != nullptr ? units_.take() : nullptr;
+  if (unit == nullptr) return false;
+  unit->tag = static_cast<std::uint8_t>(Tag::unit);
+  unit->operation = &operation;
+  unit->bytes = buffer.bytes;
+  unit->sequence = flow.next_sequence;
+  unit->link = static_cast<std::uint16_t>(link - flow.links.data());
+  write_header(flow, buffer.data, wire::FrameKind::sequenced, operation.records, unit->sequence, buffer.bytes);
+  fabric::LocalPiece piece = buffer.piece(link->rail());
+  piece.bytes = buffer.bytes;
+  const fabric::Post answer = rails_[link->rail()]->send(link->remote(), piece, unit);
+  if (answer != fabric::Post::posted) {
+    units_.give(unit);
+    if (answer == fabric::Post::failed) post_failed(flow, *link, "send");
+    return false;
+  }
+  unit->posted = true;
+  unit->in_flight = true;
+  link->frame_posted();
+  ++flow.next_sequence;
+  flow.unacknowledged.push(unit);
+  flow.queue.pop();
+  --flow.queued;
+  operation.whole = true;
+  operation.units = operation.unfinished = 1;
+  flow.unreported = 0;  // the header told the peer all
+  RailStatistics& statistics = rail_states_[link->rail()].statistics;
+  ++statistics.frames_sent;
+  statistics.bytes_sent += buffer.bytes;
+  return true;
+}
+
+bool Engine::post_piece(Flow& flow, Operation& operation) {
+  const bool ordered = operation.kind == Operation::Kind::write;
+  if (ordered && !flow.may_send(window_)) return false;
+  Link* link = choose_for_piece(flow);
+  Unit* unit = link != nullptr ? units_.take() : nullptr;
+  if (unit == nullptr) return false;
+  fabric::Rail& rail = *rails_[link->rail()];
+  const std::uint64_t left = operation.bytes - operation.started;
+  // A remainder shorter than half a chunk rides along rather than on its own.
+  const std::uint64_t bytes = left <= link->chunk() + link->chunk() / 2 && left <= rail.capabilities().max_write
+                                  ? left
+                                  : std::min<std::uint64_t>(left, link->chunk());
+  unit->tag = static_cast<std::uint8_t>(Tag::unit);
+  unit->operation = &operation;
+  unit->offset = operation.started;
+  unit->bytes = static_cast<std::uint32_t>(bytes);
+  unit->sequence = flow.next_sequence;
+  unit->link = static_cast<std::uint16_t>(link - flow.links.data());
+
+  const RemoteKey& key = operation.remote.keys[link->remote_rail()];
+  const fabric::RemotePiece remote{link->remote(), key.base + operation.remote_offset + unit->offset, key.key};
+  fabric::LocalPiece local{operation.local + unit->offset, bytes, nullptr};
+  if (operation.region != nullptr) {
+    local.descriptor = operation.region->on(link->rail()).descriptor[static_cast<std::size_t>(fabric::Lane::data)];
+  }
+  fabric::Post answer = fabric::Post::busy;
+  RailStatistics& statistics = rail_states_[link->rail()].statistics;
+  if (operation.kind == Operation::Kind::read) {
+    answer = rail.read(remote, local, unit);
+    statistics.reads_sent += answer == fabric::Post::posted;
+  } else {
+    fabric::WriteOptions options;
+    options.with_immediate = ordered;
+    options.immediate = wire::Immediate{wire::Immediate::kChunk, flow.remote_id, unit->sequence}.pack();
+    // Balancing needs to know when bytes arrived, not when the sender's host has swallowed them.
+    options.delivery_complete = rail.capabilities().delivery_complete && (!ordered || flow.links.size() > 1);
+    answer = rail.write(remote, local, options, unit);
+    statistics.writes_sent += answer == fabric::Post::posted;
+  }
+  if (answer != fabric::Post::posted) {
+    units_.give(unit);
+    if (answer == fabric::Post::failed) post_failed(flow, *link, operation.kind == Operation::Kind::read ? "get" : "put");
+    return false;
+  }
+  unit->posted = true;
+  unit->in_flight = true;
+  unit->stamp = link->piece_posted(bytes, clock_->now());
+  ++operation.units;
+  ++operation.unfinished;
+  operation.started += bytes;
+  if (operation.kind != Operation::Kind::read) statistics.bytes_sent += bytes;
+  if (ordered) {
+    ++flow.next_sequence;
+    flow.unacknowledged.push(unit);
+  } else if (unit->offset == 0) {
+    ++flow.out_of_sequence;
+  }
+  if (operation.started == operation.bytes) {
+    operation.whole = true;
+    flow.queue.pop();
+    --flow.queued;
+  }
+  return true;
+}
+
+void Engine::post_failed(Flow& flow, const Link& link, const char* operation) {
+  const fabric::Rail& rail = *rails_[link.rail()];
+  fail_flow(flow, Error(Status::rail_failed,
+                        fmt::format("rail {} refused an operation to rank {}: {}", rail.name(), flow.peer, rail.failure()),
+                        {flow.peer, link.rail(), operation, flow.next_sequence}));
+}
+
+bool Engine::report(bool idle) {
+  bool moved = false;
+  std::size_t kept = 0;
+  const std::size_t turns = std::min<std::size_t>(reporting_.size(), settings_.batch);
+  for (std::size_t i = 0; i < turns; ++i) {
+    Flow& flow = *reporting_[i];
+    const bool due = idle || flow.unreported >= kReportEvery || flow.granted - flow.arrivals.next() < kFirstGrant / 2;
+    if (flow.unreported > 0 && due) moved |= post_acknowledgement(flow);
+    if (flow.unreported == 0 || flow.failed.load(std::memory_order_relaxed)) {
+      flow.in_reporting = false;
+    } else {
+      reporting_[kept++] = &flow;
+    }
+  }
+  reporting_.erase(reporting_.begin() + static_cast<std::ptrdiff_t>(kept),
+                   reporting_.begin() + static_cast<std::ptrdiff_t>(turns));
+  std::rotate(reporting_.begin(), reporting_.begin() + static_cast<std::ptrdiff_t>(kept), reporting_.end());
+  return moved;
+}
+
+bool Engine::post_acknowledgement(Flow& flow) {
+  Link* link = choose_for_frame(flow, true);
+  memory::Buffer* buffer = link != nullptr ? reports_->take() : nullptr;
+  if (buffer == nullptr) return false;
+  buffer->tag = static_cast<std::uint8_t>(Tag::acknowledgement);
+  buffer->bytes = wire::kRecordsAt;
+  write_header(flow, buffer->data, wire::FrameKind::acknowledge, 0, 0, buffer->bytes);
+  fabric::LocalPiece piece = buffer->piece(link->rail());
+  piece.bytes = buffer->bytes;
+  const fabric::Post answer = rails_[link->rail()]->send(link->remote(), piece, buffer);
+  if (answer != fabric::Post::posted) {
+    reports_->give(buffer);
+    if (answer == fabric::Post::failed) post_failed(flow, *link, "acknowledge");
+    return false;
+  }
+  flow.unreported = 0;
+  ++counts_.acknowledgements_sent;
+  return true;
+}
+
+}  // namespace railyard::transport

@@ -1,0 +1,126 @@
+/// What travels between engines: frames of records on the control lane, and the 32-bit immediate of a chunk write.
+/// Fixed width, little-endian, versioned; region ids and offsets, never pointers (promise 9).
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+namespace railyard::transport::wire {
+
+static_assert(std::endian::native == std::endian::little, "wire structs are stored as they lie in memory");
+
+inline constexpr std::uint8_t kMagic = 0x52;
+inline constexpr std::uint8_t kVersion = 1;
+/// The longest frame. Receive buffers have this size.
+inline constexpr std::size_t kFrameBytes = 4096;
+
+enum class FrameKind : std::uint8_t {
+  sequenced = 1,    ///< records that take effect in sequence
+  acknowledge = 2,  ///< the header alone; outside the sequence, may be lost
+};
+
+struct FrameHeader {
+  std::uint8_t magic = kMagic;
+  std::uint8_t version = kVersion;
+  FrameKind kind = FrameKind::sequenced;
+  std::uint8_t reserved = 0;
+  std::uint16_t flow = 0;     ///< the receiver's id of this flow
+  std::uint16_t records = 0;
+  std::uint32_t session = 0;  ///< made from both identities: a restarted peer does not match
+  std::uint32_t sequence = 0;
+  std::uint32_t acknowledged = 0;  ///< every unit below this has taken effect at the sender of this frame
+  std::uint32_t limit = 0;         ///< the receiver of this frame may send units below this
+  std::uint32_t bytes = 0;         ///< of the frame, header included
+};
+static_assert(sizeof(FrameHeader) == 28);
+/// Records start on an 8-byte boundary.
+inline constexpr std::size_t kRecordsAt = 32;
+
+enum class RecordKind : std::uint8_t { put = 1, signal = 2, atomic = 3, reply = 4 };
+
+struct RecordHeader {
+  RecordKind kind = RecordKind::put;
+  std::uint8_t detail = 0;     ///< signal: SignalOp; atomic: AtomicOp; reply: 0 or a Status
+  std::uint16_t length = 0;    ///< of the body that follows, before padding to 8
+  std::uint32_t exposure = 0;  ///< reply: the request's id
+  std::uint64_t offset = 0;    ///< signal: index of the word
+};
+static_assert(sizeof(RecordHeader) == 16);
+
+struct AtomicBody {
+  std::uint64_t operand = 0;
+  std::uint64_t compare = 0;
+  std::uint32_t request = 0;  ///< 0: no reply wanted
+  std::uint32_t width = 0;    ///< 4 or 8
+};
+static_assert(sizeof(AtomicBody) == 24);
+
+constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7U) & ~std::size_t{7}; }
+constexpr std::size_t record_bytes(std::size_t body) { return sizeof(RecordHeader) + padded(body); }
+
+/// The 32-bit immediate of a chunk write: kind 3 | flow 16 | sequence 13.
+struct Immediate {
+  static constexpr unsigned kSequenceBits = 13;
+  static constexpr std::uint32_t kSequenceMask = (1U << kSequenceBits) - 1U;
+  static constexpr std::uint32_t kChunk = 1;
+
+  std::uint32_t kind = kChunk;
+  std::uint16_t flow = 0;
+  std::uint32_t sequence = 0;  ///< the low 13 bits
+
+  constexpr std::uint32_t pack() const {
+    return (kind << 29U) | (std::uint32_t{flow} << kSequenceBits) | (sequence & kSequenceMask);
+  }
+  static constexpr Immediate unpack(std::uint32_t word) {
+    return {word >> 29U, static_cast<std::uint16_t>(word >> kSequenceBits), word & kSequenceMask};
+  }
+};
+/// Half the sequence space of an immediate: more units than this are never outstanding on a flow.
+inline constexpr std::uint32_t kMaxWindow = 1U << (Immediate::kSequenceBits - 1U);
+
+/// The frame's header, if `bytes` hold a whole, well-formed one of our version.
+std::optional<FrameHeader> parse_header(std::span<const std::byte> bytes);
+
+/// Walks the records of a frame whose header passed. Never reads outside the frame, whatever it holds.
+class RecordReader {
+ public:
+  RecordReader(std::span<const std::byte> frame, const FrameHeader& header)
+      : rest_(frame.subspan(kRecordsAt, header.bytes - kRecordsAt)), left_(header.records) {}
+
+  struct Record {
+    RecordHeader header;
+    std::span<const std::byte> body;
+  };
+  /// The next record; nothing at the end or at the first malformed one (then `ok` is false).
+  std::optional<Record> next();
+  bool ok() const { return ok_; }
+
+ private:
+  std::span<const std::byte> rest_;
+  std::uint32_t left_;
+  bool ok_ = true;
+};
+
+/// Appends records to a frame under construction. The caller checks `room` first.
+class FrameWriter {
+ public:
+  static void begin(std::byte* frame) {
+    const FrameHeader header{};
+    std::memcpy(frame, &header, sizeof header);
+  }
+  /// Adds a record and returns where its body goes.
+  static std::byte* append(std::byte* frame, std::uint32_t& used, RecordHeader record) {
+    std::byte* place = frame + used;
+    std::memcpy(place, &record, sizeof record);
+    const std::size_t body = padded(record.length);
+    if (body != record.length) std::memset(place + sizeof record + body - 8, 0, 8);  // no stale bytes in the padding
+    used += static_cast<std::uint32_t>(sizeof record + body);
+    return place + sizeof record;
+  }
+};
+
+}  // namespace railyard::transport::wire

@@ -1,0 +1,58 @@
+/// Opening in two steps, for a caller that runs several ranks in one thread (the simulator): each rank begins, the caller
+/// passes the contributions round, each rank finishes. World::open and Window::allocate do the same over a bootstrap.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/identity.hpp"
+#include "fabric/rail.hpp"
+#include "railyard/window.hpp"
+#include "railyard/world.hpp"
+
+namespace railyard {
+
+struct WorldParts {
+  Settings settings;
+  Clock* clock = nullptr;
+  std::vector<std::unique_ptr<fabric::Rail>> rails;
+  int rank = 0;
+  int size = 1;
+  Identity identity;
+  std::uint64_t seed = 0;
+};
+
+class WorldAssembly {
+ public:
+  static Result<WorldAssembly> begin(WorldParts parts);
+  std::vector<std::byte> contribution() const;
+  Result<World> finish(std::span<const std::vector<std::byte>> all);
+
+ private:
+  explicit WorldAssembly(WorldParts parts) : parts_(std::move(parts)) {}
+  WorldParts parts_;
+};
+
+class WindowAssembly {
+ public:
+  /// Over memory of its own. Local; an error is meant to be passed round too: see `contribution`.
+  static WindowAssembly begin(World& world, std::size_t bytes, const WindowOptions& options);
+  static WindowAssembly begin(World& world, std::span<std::byte> memory, const WindowOptions& options);
+  WindowAssembly(WindowAssembly&&) noexcept;
+  WindowAssembly& operator=(WindowAssembly&&) noexcept;
+  ~WindowAssembly();
+
+  /// What this rank offers, or why it cannot: then `finish` fails on every rank, and none waits for a rank that gave up.
+  std::vector<std::byte> contribution() const;
+  Result<Window> finish(std::span<const std::vector<std::byte>> all);
+
+ private:
+  WindowAssembly();
+  Error error_;
+  std::unique_ptr<window_detail::WindowState> state_;
+};
+
+}  // namespace railyard

@@ -1,0 +1,217 @@
+/// Puts, gets, signals and atomics: checked, then handed to the engine in the form that suits their size and target.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "window/window_state.hpp"
+
+namespace railyard::window_detail {
+
+/// Hands work to the flow of `rank`; with no room, waits for some (promise 6: a full queue is back-pressure).
+template <typename Attempt>
+Result<void> WindowState::submit(const char* call, int rank, Attempt&& attempt) {
+  enum class Outcome : std::uint8_t { done, full, broken };
+  Error error;
+  const auto once = [&] {
+    const transport::BatonHold hold(engine_.baton());
+    const auto flow = engine_.flow(rank);
+    if (!flow) {
+      error = flow.error().copy();
+      return Outcome::broken;
+    }
+    if ((*flow)->failed.load(std::memory_order_relaxed)) {
+      error = (*flow)->error.copy();
+      return Outcome::broken;
+    }
+    return attempt(**flow) ? Outcome::done : Outcome::full;
+  };
+  Outcome outcome = once();
+  if (outcome == Outcome::full) {
+    const std::int64_t patience = nanoseconds({});
+    if (patience == 0) return Error(Status::busy);
+    if (!engine_.wait_until([&] { return (outcome = once()) != Outcome::full; }, patience)) {
+      return timed_out(call, rank, patience);
+    }
+  }
+  if (outcome == Outcome::broken) return error;
+  return {};
+}
+
+void WindowState::count(const CounterUpdate& counter) {
+  // Release: whoever sees the counter may reuse the source.
+  std::atomic_ref<std::uint64_t>(counters_[counter.index]).fetch_add(counter.value, std::memory_order_release);
+}
+
+Result<Ticket> WindowState::put_to_self(const Put& request) {
+  if (request.bytes > 0) std::memmove(exposure_.memory.data() + request.offset, request.source, request.bytes);
+  if (request.signal != nullptr) {
+    apply_signal(request.exposure == 0 ? exposure_ : barrier_exposure_, request.signal->index, request.signal->op,
+                 request.signal->value);
+  }
+  if (request.counter != nullptr) count(*request.counter);
+  return Ticket{};
+}
+
+transport::Bulk WindowState::bulk(int rank, std::size_t offset, void* local, std::size_t bytes) {
+  transport::Bulk bulk;
+  bulk.local = static_cast<std::byte*>(local);
+  bulk.bytes = bytes;
+  bulk.remote_offset = offset;
+  bulk.remote = remote(rank);
+  bulk.keep = storage_;
+  const std::span<std::byte> mine = memory();
+  if (bulk.local >= mine.data() && bulk.local + bytes <= mine.data() + mine.size()) bulk.region = region_;
+  return bulk;
+}
+
+/// Submits a transfer, its local memory registered first. References to regions come and go with the baton held: the last
+/// one deregisters on the rails.
+template <typename Attempt>
+Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bulk work, Attempt&& attempt) {
+  Error unusable;
+  auto submitted = submit(call, rank, [&](transport::Flow& flow) {
+    if (work.region == nullptr) {
+      auto region = engine_.cache().find({work.local, work.bytes});
+      if (!region) {
+        unusable = std::move(region.error());
+        return true;
+      }
+      work.region = std::move(*region);
+    }
+    if (!attempt(flow, work)) return false;
+    work.region.reset();
+    return true;
+  });
+  if (work.region != nullptr) {
+    const transport::BatonHold hold(engine_.baton());
+    work.region.reset();
+  }
+  if (unusable.status() != Status::ok) return unusable;
+  return submitted;
+}
+
+Result<Ticket> WindowState::put(const Put& request) {
+  if (auto checked = check_range(request.call, request.rank, request.offset, request.source, request.bytes); !checked) {
+    return std::move(checked.error());
+  }
+  if (request.counter != nullptr) {
+    if (auto checked = check_counter(request.call, request.counter->index); !checked) return std::move(checked.error());
+  }
+  if (request.signal != nullptr && request.exposure == 0) {
+    if (auto checked = check_signal(request.call, request.rank, request.signal->index); !checked) {
+      return std::move(checked.error());
+    }
+  }
+  if (is_self(request.rank)) return put_to_self(request);
+
+  const PeerPart& peer = part(request.rank);
+  transport::SignalRecord signal;
+  if (request.signal != nullptr) {
+    signal = {request.exposure != 0 ? request.exposure : peer.exposure, request.signal->index, request.signal->op,
+              request.signal->value};
+  }
+  const transport::SignalRecord* with_signal = request.signal != nullptr ? &signal : nullptr;
+  if (request.bytes == 0 && with_signal == nullptr) {
+    if (request.counter != nullptr) count(*request.counter);
+    return Ticket{};
+  }
+
+  Ticket ticket;
+  ticket.peer = request.rank;
+  const bool relaxed = request.order == Order::relaxed && may_relax_;
+  if (!relaxed && request.bytes <= engine_.inline_bytes()) {
+    const transport::PutRecord record{peer.exposure, request.offset,
+                                      {static_cast<const std::byte*>(request.source), request.bytes}};
+    auto submitted = submit(request.call, request.rank, [&](transport::Flow& flow) {
+      return engine_.try_records(flow, request.bytes > 0 ? &record : nullptr, with_signal, ticket.number);
+    });
+    if (!submitted) return std::move(submitted.error());
+    ticket.slot = kSourceFree;
+    if (request.counter != nullptr) count(*request.counter);
+    return ticket;
+  }
+  // The engine only reads from a put's source.
+  transport::Bulk work = bulk(request.rank, request.offset, const_cast<void*>(request.source), request.bytes);
+  if (request.counter != nullptr) {
+    work.counter = &counters_[request.counter->index];
+    work.counter_value = request.counter->value;
+  }
+  auto submitted = submit_bulk(
+      request.call, request.rank, std::move(work), [&](transport::Flow& flow, const transport::Bulk& ready) {
+        return relaxed ? engine_.try_unordered(flow, ready, transport::Operation::Kind::relaxed_write, ticket)
+                       : engine_.try_write(flow, ready, with_signal, ticket.number);
+      });
+  if (!submitted) return std::move(submitted.error());
+  return ticket;
+}
+
+Result<Ticket> WindowState::get(int rank, std::size_t offset, void* destination, std::size_t bytes) {
+  if (auto checked = check_range("get", rank, offset, destination, bytes); !checked) return std::move(checked.error());
+  if (bytes == 0) return Ticket{};
+  if (is_self(rank)) {
+    std::memmove(destination, memory().data() + offset, bytes);
+    return Ticket{};
+  }
+  Ticket ticket;
+  auto submitted = submit_bulk(
+      "get", rank, bulk(rank, offset, destination, bytes), [&](transport::Flow& flow, const transport::Bulk& ready) {
+        return engine_.try_unordered(flow, ready, transport::Operation::Kind::read, ticket);
+      });
+  if (!submitted) return std::move(submitted.error());
+  return ticket;
+}
+
+Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body,
+                                   void* before) {
+  const char* call = before != nullptr ? "fetch_atomic" : "atomic";
+  if (body.width != 4 && body.width != 8) {
+    return Error(Status::invalid, fmt::format("{}: a word of {} bytes; 4 and 8 are possible", call, body.width),
+                 {.peer = rank, .operation = call});
+  }
+  // `this` stands for "not null": an atomic has no memory of the caller's to check.
+  if (auto checked = check_range(call, rank, offset, this, body.width); !checked) return std::move(checked.error());
+  if (offset % body.width != 0) {
+    return Error(Status::invalid, fmt::format("{}: offset {} is not a multiple of the word's {} bytes", call, offset, body.width),
+                 {.peer = rank, .operation = call});
+  }
+  if (op == AtomicOp::fetch && before == nullptr) {
+    return Error(Status::invalid, "atomic: a fetch needs a place for the value: use fetch_atomic",
+                 {.peer = rank, .operation = call});
+  }
+  if (is_self(rank)) {
+    std::uint64_t value = 0;
+    if (!apply_atomic(exposure_, offset, op, body, value)) {
+      return Error(Status::invalid, fmt::format("{}: the word at offset {} is not aligned in memory", call, offset),
+                   {.peer = rank, .operation = call});
+    }
+    if (before != nullptr) std::memcpy(before, &value, body.width);
+    return Ticket{};
+  }
+  Ticket ticket;
+  const transport::AtomicRecord record{part(rank).exposure, offset, op, body};
+  auto submitted = submit(call, rank, [&](transport::Flow& flow) {
+    return engine_.try_atomic(flow, record, before, ticket);
+  });
+  if (!submitted) return std::move(submitted.error());
+  if (before == nullptr) ticket.slot = kSourceFree;
+  return ticket;
+}
+
+Error WindowState::timed_out(const char* call, int rank, std::int64_t nanoseconds) {
+  std::string state = "nothing was ever sent to it";
+  std::uint64_t sequence = 0;
+  if (const transport::Flow* flow = engine_.existing_flow(rank)) {
+    const transport::BatonHold hold(engine_.baton());
+    sequence = flow->acknowledged;
+    state = fmt::format("{} operations outstanding, sequence {} of {} acknowledged, {} waiting to be sent",
+                        flow->outstanding.load(std::memory_order_relaxed), flow->acknowledged, flow->next_sequence,
+                        flow->queued);
+  }
+  return {Status::timeout,
+          fmt::format("{}: rank {} did not answer within {:.3f} s ({}); is it alive, and does it call progress?", call, rank,
+                      static_cast<double>(nanoseconds) * 1e-9, state),
+          {.peer = rank, .operation = call, .sequence = sequence}};
+}
+
+}  // namespace railyard::window_detail

@@ -1,0 +1,323 @@
+#include "railyard/window.hpp"
+
+#include <fmt/format.h>
+
+#include <atomic>
+
+#include "window/assemble.hpp"
+#include "window/window_state.hpp"
+
+namespace railyard {
+namespace {
+
+std::uint64_t load(const std::uint64_t& word) {
+  // Acquire: pairs with the release that changed the word; what came before it is visible.
+  return std::atomic_ref<std::uint64_t>(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
+}
+
+bool compares(std::uint64_t held, Comparison comparison, std::uint64_t value) {
+  switch (comparison) {
+    case Comparison::equal:
+      return held == value;
+    case Comparison::not_equal:
+      return held != value;
+    case Comparison::less:
+      return held < value;
+    case Comparison::less_equal:
+      return held <= value;
+    case Comparison::greater:
+      return held > value;
+    case Comparison::greater_equal:
+      return held >= value;
+  }
+  return false;
+}
+
+const char* to_string(Comparison comparison) {
+  static constexpr const char* kSigns[] = {"==", "!=", "<", "<=", ">", ">="};
+  return kSigns[static_cast<std::size_t>(comparison)];
+}
+
+Result<Window> meet(World& world, WindowAssembly assembly) {
+  WorldState& state = window_detail::WorldAccess::state(world);
+  if (state.bootstrap == nullptr) return Error(Status::unsupported, "this world was assembled: use WindowAssembly");
+  const auto deadline = Deadline::in(std::chrono::milliseconds(state.engine->settings().bootstrap_timeout_ms));
+  const auto mine = assembly.contribution();
+  auto all = state.with_progress([&] { return state.bootstrap->allgather(mine, deadline); });
+  if (!all) return std::move(all.error());
+  return assembly.finish(*all);
+}
+
+}  // namespace
+
+Window::Window(std::unique_ptr<window_detail::WindowState> state) : state_(std::move(state)) {}
+Window::Window(Window&&) noexcept = default;
+Window& Window::operator=(Window&&) noexcept = default;
+Window::~Window() = default;
+
+Result<Window> WindowAssembly::finish(std::span<const std::vector<std::byte>> all) {
+  if (error_.status() != Status::ok) return std::move(error_);
+  if (auto finished = state_->finish(all); !finished) return std::move(finished.error());
+  return Window(std::move(state_));
+}
+
+Result<Window> Window::allocate(World& world, std::size_t bytes, const WindowOptions& options) {
+  return meet(world, WindowAssembly::begin(world, bytes, options));
+}
+
+Result<Window> Window::adopt(World& world, std::span<std::byte> memory, const WindowOptions& options) {
+  return meet(world, WindowAssembly::begin(world, memory, options));
+}
+
+Result<void> Window::close(Deadline deadline) {
+  if (state_ == nullptr) return {};
+  if (auto quieted = quiet(deadline); !quieted) return quieted;
+  WorldState& world = state_->world();
+  if (world.bootstrap != nullptr) {
+    // Every rank is quiet when it enters, so nothing of this window is on its way when all have.
+    const auto wait = Deadline::in(std::chrono::nanoseconds(state_->nanoseconds(deadline)));
+    if (auto met = world.with_progress([&] { return world.bootstrap->barrier(wait); }); !met) return met;
+  }
+  state_.reset();
+  return {};
+}
+
+std::span<std::byte> Window::local() const noexcept { return state_->memory(); }
+std::size_t Window::bytes(int rank) const noexcept { return state_->check_rank("", rank) ? state_->part(rank).bytes : 0; }
+std::size_t Window::signals(int rank) const noexcept {
+  return state_->check_rank("", rank) ? state_->part(rank).signals : 0;
+}
+
+Result<Ticket> Window::put(int rank, std::size_t offset, const void* source, std::size_t bytes, Order order) {
+  return state_->put({.call = "put", .rank = rank, .offset = offset, .source = source, .bytes = bytes, .order = order});
+}
+
+Result<Ticket> Window::put_value(int rank, std::size_t offset, const void* value, std::size_t bytes) {
+  if (bytes == 0 || bytes > 8) {
+    return Error(Status::invalid, fmt::format("put_value: {} bytes; 1 to 8 are possible", bytes),
+                 {.peer = rank, .operation = "put_value"});
+  }
+  return state_->put({.call = "put_value", .rank = rank, .offset = offset, .source = value, .bytes = bytes});
+}
+
+Result<Ticket> Window::get(int rank, std::size_t offset, void* destination, std::size_t bytes) {
+  return state_->get(rank, offset, destination, bytes);
+}
+
+Result<Ticket> Window::put_signal(int rank, std::size_t offset, const void* source, std::size_t bytes,
+                                  SignalUpdate signal) {
+  return state_->put({.call = "put_signal", .rank = rank, .offset = offset, .source = source, .bytes = bytes, .signal = &signal});
+}
+
+Result<Ticket> Window::put_counter(int rank, std::size_t offset, const void* source, std::size_t bytes,
+                                   CounterUpdate counter) {
+  return state_->put(
+      {.call = "put_counter", .rank = rank, .offset = offset, .source = source, .bytes = bytes, .counter = &counter});
+}
+
+Result<Ticket> Window::put_signal_counter(int rank, std::size_t offset, const void* source, std::size_t bytes,
+                                          SignalUpdate signal, CounterUpdate counter) {
+  return state_->put({.call = "put_signal_counter",
+                      .rank = rank,
+                      .offset = offset,
+                      .source = source,
+                      .bytes = bytes,
+                      .signal = &signal,
+                      .counter = &counter});
+}
+
+Result<Ticket> Window::signal(int rank, SignalUpdate signal) {
+  return state_->put({.call = "signal", .rank = rank, .signal = &signal});
+}
+
+Result<Ticket> Window::atomic_word(int rank, std::size_t offset, AtomicOp op, std::size_t width, std::uint64_t operand,
+                                   std::uint64_t compare, void* before) {
+  const auto word = static_cast<std::uint32_t>(width);
+  return state_->atomic(rank, offset, op, {operand, compare, 0, word}, before);
+}
+
+std::uint64_t Window::read_signal(std::size_t index) const noexcept {
+  return index < state_->signals().size() ? load(state_->signals()[index]) : 0;
+}
+
+Result<void> Window::reset_signal(std::size_t index) {
+  if (auto checked = state_->check_signal("reset_signal", state_->world().rank, index); !checked) return checked;
+  const transport::BatonHold hold(state_->engine().baton());
+  apply_signal(state_->exposure(), index, SignalOp::set, 0);
+  return {};
+}
+
+Result<std::uint64_t> Window::wait_signal(std::size_t index, Comparison comparison, std::uint64_t value,
+                                          Deadline deadline) {
+  if (auto checked = state_->check_signal("wait_signal", state_->world().rank, index); !checked) {
+    return std::move(checked.error());
+  }
+  const std::uint64_t& word = state_->signals()[index];
+  std::uint64_t held = 0;
+  const std::int64_t patience = state_->nanoseconds(deadline);
+  if (state_->engine().wait_until([&] { return compares(held = load(word), comparison, value); }, patience)) return held;
+  return Error(Status::timeout,
+               fmt::format("wait_signal: signal {} holds {}, not {} {}, after {:.3f} s", index, held, to_string(comparison),
+                           value, static_cast<double>(patience) * 1e-9),
+               {.operation = "wait_signal"});
+}
+
+std::uint64_t Window::read_counter(std::size_t index) const noexcept {
+  return index < state_->counters().size() ? load(state_->counters()[index]) : 0;
+}
+
+Result<void> Window::reset_counter(std::size_t index) {
+  if (auto checked = state_->check_counter("reset_counter", index); !checked) return checked;
+  std::atomic_ref<std::uint64_t>(state_->counters()[index]).store(0, std::memory_order_release);
+  return {};
+}
+
+Result<std::uint64_t> Window::wait_counter(std::size_t index, std::uint64_t value, Deadline deadline) {
+  if (auto checked = state_->check_counter("wait_counter", index); !checked) return std::move(checked.error());
+  const std::uint64_t& word = state_->counters()[index];
+  std::uint64_t held = 0;
+  const std::int64_t patience = state_->nanoseconds(deadline);
+  // A failed operation leaves nothing outstanding: no use in waiting on.
+  transport::Engine& engine = state_->engine();
+  const auto done = [&] { return (held = load(word)) >= value || engine.outstanding() == 0; };
+  const bool in_time = engine.wait_until(done, patience);
+  if ((held = load(word)) >= value) return held;
+  for (int rank = 0; rank < state_->world().size; ++rank) {
+    const transport::Flow* flow = engine.existing_flow(rank);
+    if (flow != nullptr && flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
+  }
+  if (in_time) engine.wait_until([&] { return (held = load(word)) >= value; }, patience);
+  if (held >= value) return held;
+  return Error(Status::timeout,
+               fmt::format("wait_counter: counter {} holds {}, not {} or more, after {:.3f} s", index, held, value,
+                           static_cast<double>(patience) * 1e-9),
+               {.operation = "wait_counter"});
+}
+
+namespace {
+
+/// Whether the operation is over, and how. Reads atomics only.
+Result<bool> look(const transport::Engine& engine, const Ticket& ticket, Completion completion) {
+  if (ticket.number == 0) return true;
+  const transport::Flow* flow = engine.existing_flow(ticket.peer);
+  if (flow == nullptr) return Error(Status::invalid, "a ticket that this window did not give out");
+  if (ticket.slot != 0 && ticket.slot != window_detail::kSourceFree) {
+    if (!engine.slot_done(ticket)) return false;
+    if (!engine.slot_failed(ticket)) return true;
+    if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
+    return Error(Status::out_of_range, "the target refused the operation: outside what it exposes", {.peer = ticket.peer});
+  }
+  if (completion == Completion::local && ticket.slot == window_detail::kSourceFree) return true;
+  if (flow->completed.load(std::memory_order_acquire) >= ticket.number) return true;
+  if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
+  return false;
+}
+
+}  // namespace
+
+Result<bool> Window::test(Ticket ticket, Completion completion) {
+  transport::Engine& engine = state_->engine();
+  if (ticket.number != 0) {
+    if (auto checked = state_->check_rank("test", ticket.peer); !checked) return std::move(checked.error());
+  }
+  auto seen = look(engine, ticket, completion);
+  if (!seen || *seen) return seen;
+  if (engine.baton().try_take()) {
+    engine.progress();
+    engine.baton().give();
+  }
+  return look(engine, ticket, completion);
+}
+
+Result<void> Window::wait(Ticket ticket, Completion completion, Deadline deadline) {
+  transport::Engine& engine = state_->engine();
+  if (ticket.number != 0) {
+    if (auto checked = state_->check_rank("wait", ticket.peer); !checked) return checked;
+  }
+  Result<bool> seen = false;
+  const std::int64_t patience = state_->nanoseconds(deadline);
+  engine.wait_until(
+      [&] {
+        seen = look(engine, ticket, completion);
+        return !seen || *seen;
+      },
+      patience);
+  if (!seen) return std::move(seen.error());
+  if (!*seen) return state_->timed_out("wait", ticket.peer, patience);
+  return {};
+}
+
+Result<void> Window::fence(int rank) {
+  if (auto checked = state_->check_rank("fence", rank); !checked) return checked;
+  transport::Flow* flow = state_->engine().existing_flow(rank);
+  if (flow == nullptr || flow->outstanding.load(std::memory_order_acquire) == 0) return {};
+  const transport::BatonHold hold(state_->engine().baton());
+  state_->engine().fence(*flow);
+  return {};
+}
+
+Result<void> Window::fence() {
+  if (state_->engine().outstanding() == 0) return {};
+  for (int rank = 0; rank < state_->world().size; ++rank) {
+    if (auto fenced = fence(rank); !fenced) return fenced;
+  }
+  return {};
+}
+
+Result<void> Window::quiet(int rank, Deadline deadline) {
+  if (auto checked = state_->check_rank("quiet", rank); !checked) return checked;
+  transport::Engine& engine = state_->engine();
+  const transport::Flow* flow = engine.existing_flow(rank);
+  if (flow == nullptr) return {};
+  const std::int64_t patience = state_->nanoseconds(deadline);
+  const bool done = engine.wait_until(
+      [&] { return flow->outstanding.load(std::memory_order_acquire) == 0; }, patience);
+  if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
+  if (!done) return state_->timed_out("quiet", rank, patience);
+  return {};
+}
+
+Result<void> Window::quiet(Deadline deadline) {
+  transport::Engine& engine = state_->engine();
+  const std::int64_t patience = state_->nanoseconds(deadline);
+  const bool done = engine.wait_until([&] { return engine.outstanding() == 0; }, patience);
+  if (done && !engine.any_failed()) return {};
+  for (int rank = 0; rank < state_->world().size; ++rank) {
+    const transport::Flow* flow = engine.existing_flow(rank);
+    if (flow == nullptr) continue;
+    if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
+    if (flow->outstanding.load(std::memory_order_acquire) != 0) return state_->timed_out("quiet", rank, patience);
+  }
+  return {};
+}
+
+Result<void> Window::barrier(Deadline deadline) {
+  if (auto quieted = quiet(deadline); !quieted) return quieted;
+  const int size = state_->world().size;
+  const std::uint64_t epoch = state_->next_barrier();
+  const std::int64_t patience = state_->nanoseconds(deadline);
+  // Dissemination: after round k every rank has heard, directly or not, of 2^(k+1) ranks.
+  std::size_t round = 0;
+  for (int distance = 1; distance < size; distance *= 2, ++round) {
+    const int to = (state_->world().rank + distance) % size;
+    const int from = (state_->world().rank - distance + size) % size;
+    const SignalUpdate arrival{round, 1, SignalOp::add};
+    auto sent = state_->put(
+        {.call = "barrier", .rank = to, .signal = &arrival, .exposure = state_->part(to).barrier_exposure});
+    if (!sent) return std::move(sent.error());
+    const std::uint64_t& word = state_->barrier_words()[round];
+    if (!state_->engine().wait_until([&] { return load(word) >= epoch; }, patience)) {
+      return Error(Status::timeout,
+                   fmt::format("barrier: rank {} did not come within {:.3f} s", from, static_cast<double>(patience) * 1e-9),
+                   {.peer = from, .operation = "barrier"});
+    }
+  }
+  // Nobody may owe an acknowledgement on leaving: the peer that waits for it could not tell us to make progress.
+  {
+    const transport::BatonHold hold(state_->engine().baton());
+    state_->engine().report_now();
+  }
+  return quiet(deadline);
+}
+
+}  // namespace railyard

@@ -1,0 +1,260 @@
+/// Making a window: this rank's part, what it tells the others, and what it learns from them.
+#include "window/window_state.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "base/bytes.hpp"
+#include "memory/mapped.hpp"
+#include "window/assemble.hpp"
+
+namespace railyard::window_detail {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x646e6977;  // "wind"
+constexpr std::uint16_t kMostRails = 256;
+
+/// A rank's part, as it travels.
+struct Offer {
+  std::string refusal;  ///< why the rank cannot take part; empty: it can
+  PeerPart part;
+  bool per_rank = false;
+  std::vector<transport::RemoteKey> keys;
+};
+
+std::vector<std::byte> write_offer(const Offer& offer) {
+  ByteWriter writer;
+  writer.u32(kMagic);
+  writer.text(offer.refusal);
+  writer.u64(offer.part.bytes);
+  writer.u32(offer.part.exposure);
+  writer.u32(offer.part.barrier_exposure);
+  writer.u32(offer.part.signals);
+  writer.u8(offer.per_rank ? 1 : 0);
+  writer.u16(static_cast<std::uint16_t>(offer.keys.size()));
+  for (const auto& key : offer.keys) {
+    writer.u64(key.key);
+    writer.u64(key.base);
+  }
+  return writer.take();
+}
+
+Result<Offer> read_offer(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  Offer offer;
+  if (reader.u32() != kMagic) reader.fail();
+  offer.refusal = reader.text(4096);
+  offer.part.bytes = reader.u64();
+  offer.part.exposure = reader.u32();
+  offer.part.barrier_exposure = reader.u32();
+  offer.part.signals = reader.u32();
+  offer.per_rank = reader.u8() != 0;
+  const std::uint16_t keys = reader.u16();
+  if (keys > kMostRails) reader.fail();
+  for (std::uint16_t i = 0; i < keys && reader.ok(); ++i) {
+    transport::RemoteKey key;
+    key.key = reader.u64();
+    key.base = reader.u64();
+    offer.keys.push_back(key);
+  }
+  if (!reader.done()) {
+    return Error(Status::invalid, "not a window's offer: do all ranks make the same collective calls in the same order?");
+  }
+  return offer;
+}
+
+}  // namespace
+
+Result<Pages> Pages::open(std::size_t bytes) {
+  Pages pages;
+  void* address = ::mmap(nullptr, std::max<std::size_t>(bytes, 1), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) {
+    return Error(Status::no_memory, fmt::format("a window of {} bytes: {}", bytes, std::strerror(errno)));
+  }
+  pages.memory_ = {static_cast<std::byte*>(address), bytes};
+  return pages;
+}
+
+Pages::~Pages() {
+  if (memory_.data() != nullptr) ::munmap(memory_.data(), std::max<std::size_t>(memory_.size(), 1));
+}
+
+WindowState::~WindowState() {
+  const transport::BatonHold hold(engine_.baton());
+  if (exposure_id_ != 0) engine_.conceal(exposure_id_);
+  if (barrier_exposure_id_ != 0) engine_.conceal(barrier_exposure_id_);
+  region_.reset();  // deregisters: with the baton held
+}
+
+Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options) {
+  storage_ = std::make_shared<Storage>();
+  per_rank_ = options.per_rank;
+  if (memory.data() == nullptr) {
+    auto pages = Pages::open(bytes);
+    if (!pages) return std::move(pages.error());
+    storage_->pages = std::move(*pages);
+    memory = storage_->pages.memory();
+  } else if (auto mapped = memory::check_mapped(memory); !mapped) {
+    return mapped;
+  }
+  if (options.signals > UINT32_MAX) return Error(Status::out_of_range, "more than 2^32 signals in one window");
+  exposure_.memory = memory;
+  if (options.signal_memory.data() != nullptr) {
+    exposure_.signals = options.signal_memory;
+    std::fill(exposure_.signals.begin(), exposure_.signals.end(), 0);
+  } else {
+    storage_->own_signals.resize(options.signals);
+    exposure_.signals = storage_->own_signals;
+  }
+  if (options.counter_memory.data() != nullptr) {
+    counters_ = options.counter_memory;
+    std::fill(counters_.begin(), counters_.end(), 0);
+  } else {
+    storage_->own_counters.resize(options.counters);
+    counters_ = storage_->own_counters;
+  }
+  storage_->barrier_words.resize(std::bit_width(static_cast<unsigned>(world_.size)));
+  barrier_exposure_.signals = storage_->barrier_words;
+
+  const transport::BatonHold hold(engine_.baton());
+  if (!memory.empty()) {
+    auto region = memory::Region::open(engine_.rails(), memory, {.remote = true});
+    if (!region) return std::move(region.error());
+    region_ = std::move(*region);
+  }
+  for (const auto* rail : engine_.rails()) may_relax_ &= rail->capabilities().delivery_complete;
+  const auto id = engine_.expose(exposure_);
+  if (!id) return id.error().copy();
+  exposure_id_ = *id;
+  const auto barrier_id = engine_.expose(barrier_exposure_);
+  if (!barrier_id) return barrier_id.error().copy();
+  barrier_exposure_id_ = *barrier_id;
+  return {};
+}
+
+std::vector<std::byte> WindowState::contribution() const {
+  Offer offer;
+  offer.part = {exposure_.memory.size(), exposure_id_, barrier_exposure_id_,
+                static_cast<std::uint32_t>(exposure_.signals.size())};
+  offer.per_rank = per_rank_;
+  for (std::size_t rail = 0; rail < engine_.rails().size(); ++rail) {
+    offer.keys.push_back(region_ == nullptr
+                             ? transport::RemoteKey{}
+                             : transport::RemoteKey{region_->on(rail).key, region_->on(rail).remote_base});
+  }
+  return write_offer(offer);
+}
+
+Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
+  if (all.size() != static_cast<std::size_t>(world_.size)) {
+    return Error(Status::invalid, fmt::format("{} offers for {} ranks", all.size(), world_.size));
+  }
+  std::vector<Offer> offers;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    auto offer = read_offer(all[rank]);
+    const Error::Where where{.peer = static_cast<int>(rank), .operation = "window"};
+    if (!offer) return Error(offer.status(), fmt::format("rank {}: {}", rank, offer.error().message()), where);
+    if (!offer->refusal.empty()) {
+      return Error(Status::invalid, fmt::format("rank {} could not make its part of the window: {}", rank, offer->refusal),
+                   where);
+    }
+    if (!per_rank_ && offer->part.bytes != exposure_.memory.size()) {
+      return Error(Status::invalid,
+                   fmt::format("window sizes differ: rank {} brings {} bytes, rank {} brings {}; give every rank the same "
+                               "size or set per_rank",
+                               rank, offer->part.bytes, world_.rank, exposure_.memory.size()),
+                   where);
+    }
+    storage_->rails = std::max(storage_->rails, offer->keys.size());
+    offers.push_back(std::move(*offer));
+  }
+  storage_->keys.resize(offers.size() * storage_->rails);
+  for (std::size_t rank = 0; rank < offers.size(); ++rank) {
+    parts_.push_back(offers[rank].part);
+    std::copy(offers[rank].keys.begin(), offers[rank].keys.end(),
+              storage_->keys.begin() + static_cast<std::ptrdiff_t>(rank * storage_->rails));
+  }
+  return {};
+}
+
+Result<void> WindowState::check_rank(const char* call, int rank) const {
+  if (rank >= 0 && rank < world_.size) return {};
+  return Error(Status::out_of_range, fmt::format("{}: rank {} does not exist; ranks are 0 to {}", call, rank, world_.size - 1),
+               {.peer = rank, .operation = call});
+}
+
+Result<void> WindowState::check_range(const char* call, int rank, std::size_t offset, const void* memory,
+                                      std::size_t bytes) const {
+  if (auto checked = check_rank(call, rank); !checked) return checked;
+  const std::uint64_t size = part(rank).bytes;
+  if (offset > size || bytes > size - offset) {
+    return Error(Status::out_of_range,
+                 fmt::format("{}: {} bytes at offset {} do not fit in the {} bytes of rank {}'s window", call, bytes, offset,
+                             size, rank),
+                 {.peer = rank, .operation = call});
+  }
+  if (memory == nullptr && bytes > 0) {
+    return Error(Status::invalid, fmt::format("{}: {} bytes from or to a null pointer", call, bytes),
+                 {.peer = rank, .operation = call});
+  }
+  return {};
+}
+
+Result<void> WindowState::check_signal(const char* call, int rank, std::size_t index) const {
+  if (auto checked = check_rank(call, rank); !checked) return checked;
+  if (index < part(rank).signals) return {};
+  return Error(Status::out_of_range,
+               fmt::format("{}: signal {} does not exist; rank {}'s window has {} (WindowOptions::signals)", call, index,
+                           rank, part(rank).signals),
+               {.peer = rank, .operation = call});
+}
+
+Result<void> WindowState::check_counter(const char* call, std::size_t index) const {
+  if (index < counters_.size()) return {};
+  return Error(Status::out_of_range,
+               fmt::format("{}: counter {} does not exist; this window has {} (WindowOptions::counters)", call, index,
+                           counters_.size()),
+               {.operation = call});
+}
+
+}  // namespace railyard::window_detail
+
+namespace railyard {
+
+WindowAssembly::WindowAssembly() = default;
+WindowAssembly::WindowAssembly(WindowAssembly&&) noexcept = default;
+WindowAssembly& WindowAssembly::operator=(WindowAssembly&&) noexcept = default;
+WindowAssembly::~WindowAssembly() = default;
+
+WindowAssembly WindowAssembly::begin(World& world, std::size_t bytes, const WindowOptions& options) {
+  WindowAssembly assembly;
+  assembly.state_ = std::make_unique<window_detail::WindowState>(window_detail::WorldAccess::state(world));
+  if (auto begun = assembly.state_->begin({}, bytes, options); !begun) assembly.error_ = std::move(begun.error());
+  return assembly;
+}
+
+WindowAssembly WindowAssembly::begin(World& world, std::span<std::byte> memory, const WindowOptions& options) {
+  WindowAssembly assembly;
+  assembly.state_ = std::make_unique<window_detail::WindowState>(window_detail::WorldAccess::state(world));
+  if (memory.data() == nullptr) {
+    assembly.error_ = Error(Status::invalid, "adopt: null memory; use allocate for a window of its own memory");
+  } else if (auto begun = assembly.state_->begin(memory, 0, options); !begun) {
+    assembly.error_ = std::move(begun.error());
+  }
+  return assembly;
+}
+
+std::vector<std::byte> WindowAssembly::contribution() const {
+  if (error_.status() == Status::ok) return state_->contribution();
+  window_detail::Offer offer;
+  offer.refusal = error_.message().empty() ? to_string(error_.status()) : error_.message();
+  return window_detail::write_offer(offer);
+}
+
+}  // namespace railyard

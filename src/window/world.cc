@@ -1,0 +1,156 @@
+#include "railyard/world.hpp"
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "bootstrap/open.hpp"
+#include "window/assemble.hpp"
+#include "window/world_state.hpp"
+
+namespace railyard {
+
+WorldState::~WorldState() {
+  stop_.store(true, std::memory_order_relaxed);
+  if (mover_.joinable()) mover_.join();
+  engine.reset();  // before the clock and the directory it uses
+}
+
+void WorldState::move_until(const std::atomic<bool>& over) {
+  std::uint32_t fruitless = 0;
+  while (!over.load(std::memory_order_relaxed)) {
+    bool moved = false;
+    if (engine->baton().try_take()) {
+      moved = engine->progress();
+      engine->baton().give();
+    }
+    fruitless = moved ? 0 : fruitless + 1;
+    if (fruitless > 64) engine->clock().idle();
+  }
+}
+
+void WorldState::start_progress_thread() {
+  mover_ = std::thread([this] { move_until(stop_); });
+}
+
+World::World(std::unique_ptr<WorldState> state) : state_(std::move(state)) {}
+World::World(World&&) noexcept = default;
+World& World::operator=(World&&) noexcept = default;
+World::~World() = default;
+
+Result<WorldAssembly> WorldAssembly::begin(WorldParts parts) {
+  if (parts.rank < 0 || parts.rank >= parts.size) {
+    return Error(Status::out_of_range, fmt::format("rank {} of {}", parts.rank, parts.size));
+  }
+  return WorldAssembly(std::move(parts));
+}
+
+std::vector<std::byte> WorldAssembly::contribution() const {
+  return Directory::contribution(parts_.identity, parts_.rails);
+}
+
+Result<World> WorldAssembly::finish(std::span<const std::vector<std::byte>> all) {
+  if (all.size() != static_cast<std::size_t>(parts_.size)) {
+    return Error(Status::invalid, fmt::format("{} contributions for {} ranks", all.size(), parts_.size));
+  }
+  auto state = std::make_unique<WorldState>();
+  auto directory = Directory::open(all);
+  if (!directory) return std::move(directory.error());
+  state->directory = std::move(*directory);
+  state->rank = parts_.rank;
+  state->size = parts_.size;
+  transport::EngineParts engine_parts;
+  engine_parts.settings = std::move(parts_.settings);
+  engine_parts.clock = parts_.clock;
+  engine_parts.rails = std::move(parts_.rails);
+  engine_parts.rank = parts_.rank;
+  engine_parts.size = parts_.size;
+  engine_parts.identity = parts_.identity;
+  engine_parts.find_peer = [directory = &state->directory](int rank) { return directory->find(rank); };
+  auto engine = transport::Engine::open(std::move(engine_parts));
+  if (!engine) return std::move(engine.error());
+  state->engine = std::move(*engine);
+  return window_detail::WorldAccess::make(std::move(state));
+}
+
+Result<World> World::open(const WorldOptions& options) {
+  Result<Settings> from_environment = options.settings != nullptr ? Result<Settings>(*options.settings)
+                                                                  : Settings::from_environment();
+  if (!from_environment) return std::move(from_environment.error());
+  const Settings& settings = *from_environment;
+  if (const auto level = parse_log_level(settings.log); level.ok()) set_log_level(*level);
+
+  std::unique_ptr<Bootstrap> owned;
+  Bootstrap* bootstrap = options.bootstrap;
+  if (bootstrap == nullptr) {
+    auto opened = open_bootstrap(settings);
+    if (!opened) return std::move(opened.error());
+    owned = std::move(*opened);
+    bootstrap = owned.get();
+  }
+  set_log_rank(bootstrap->rank());
+
+  auto rails = fabric::open_rails(settings);
+  if (!rails) return std::move(rails.error());
+  auto clock = std::make_unique<SteadyClock>();
+  WorldParts parts;
+  parts.settings = settings;
+  parts.clock = clock.get();
+  parts.rails = std::move(*rails);
+  parts.rank = bootstrap->rank();
+  parts.size = bootstrap->size();
+  parts.identity = Identity::make();
+  auto assembly = WorldAssembly::begin(std::move(parts));
+  if (!assembly) return std::move(assembly.error());
+  const auto deadline = Deadline::in(std::chrono::milliseconds(settings.bootstrap_timeout_ms));
+  auto contributions = bootstrap->allgather(assembly->contribution(), deadline);
+  if (!contributions) return std::move(contributions.error());
+  auto world = assembly->finish(*contributions);
+  if (!world) return std::move(world.error());
+  WorldState& state = *world->state_;
+  state.owned_bootstrap = std::move(owned);
+  state.bootstrap = bootstrap;
+  state.owned_clock = std::move(clock);
+  for (const fabric::Rail* rail : state.engine->rails()) {
+    log_info("rail {}: {} on {}", rail->name(), rail->capabilities().provider, rail->fabric());
+  }
+  if (settings.progress == "thread") state.start_progress_thread();
+  return world;
+}
+
+int World::rank() const noexcept { return state_->rank; }
+int World::size() const noexcept { return state_->size; }
+std::size_t World::rail_count() const noexcept { return state_->engine->rails().size(); }
+const Settings& World::settings() const noexcept { return state_->engine->settings(); }
+
+void World::progress() {
+  transport::Engine& engine = *state_->engine;
+  if (!engine.baton().try_take()) return;  // whoever has it is making progress
+  engine.progress();
+  engine.baton().give();
+}
+
+Result<void> World::remember(std::span<const std::byte> memory) {
+  const transport::BatonHold hold(state_->engine->baton());
+  const auto region = state_->engine->cache().find(memory);
+  return region ? Result<void>() : Result<void>(region.error().copy());
+}
+
+void World::forget(std::span<const std::byte> memory) {
+  const transport::BatonHold hold(state_->engine->baton());
+  state_->engine->cache().forget(memory);
+}
+
+Result<void> World::barrier(Deadline deadline) {
+  if (state_->bootstrap == nullptr) return Error(Status::unsupported, "this world was assembled without a bootstrap");
+  const Settings& settings = state_->engine->settings();
+  const auto nanoseconds = deadline.nanoseconds(std::int64_t{settings.timeout_ms} * 1'000'000);
+  return state_->with_progress(
+      [&] { return state_->bootstrap->barrier(Deadline::in(std::chrono::nanoseconds(nanoseconds))); });
+}
+
+WorldStatistics World::statistics() const {
+  const transport::BatonHold hold(state_->engine->baton());
+  return state_->engine->statistics();
+}
+
+}  // namespace railyard

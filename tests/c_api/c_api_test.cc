@@ -1,0 +1,274 @@
+/// The C API as a C program uses it, and what it does with calls that make no sense.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <barrier>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "plain_c.h"
+
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Free {
+  void operator()(ry_settings* settings) const { ry_settings_free(settings); }
+  void operator()(ry_window* window) const { ry_window_free(window); }
+  void operator()(ry_world* world) const { ry_world_free(world); }
+};
+template <typename T>
+using Owned = std::unique_ptr<T, Free>;
+
+/// Rails on loopback, whatever the machine has.
+Owned<ry_settings> loopback_settings(const char* rails = "2") {
+  ry_settings* settings = nullptr;
+  EXPECT_EQ(ry_settings_from_environment(&settings), RY_OK) << ry_error_text();
+  EXPECT_EQ(ry_settings_set(settings, "RAILYARD_PROVIDER", "tcp"), RY_OK) << ry_error_text();
+  EXPECT_EQ(ry_settings_set(settings, "RAILYARD_INTERFACES", "lo"), RY_OK) << ry_error_text();
+  EXPECT_EQ(ry_settings_set(settings, "RAILYARD_RAILS", rails), RY_OK) << ry_error_text();
+  EXPECT_EQ(ry_settings_set(settings, "RAILYARD_BOOTSTRAP", "single"), RY_OK) << ry_error_text();
+  return Owned<ry_settings>(settings);
+}
+
+Owned<ry_world> single_world() {
+  const auto settings = loopback_settings();
+  ry_world* world = nullptr;
+  EXPECT_EQ(ry_world_open(settings.get(), nullptr, &world), RY_OK) << ry_error_text();
+  return Owned<ry_world>(world);
+}
+
+Owned<ry_window> single_window(ry_world* world, std::size_t bytes = 1 << 20) {
+  ry_window* window = nullptr;
+  EXPECT_EQ(ry_window_allocate(world, bytes, nullptr, &window), RY_OK) << ry_error_text();
+  return Owned<ry_window>(window);
+}
+
+TEST(CApi, EveryOperationWorksFromC) {
+  const auto world = single_world();
+  ASSERT_NE(world, nullptr);
+  EXPECT_EQ(ry_world_rank(world.get()), 0);
+  EXPECT_EQ(ry_world_size(world.get()), 1);
+  EXPECT_EQ(ry_world_rail_count(world.get()), 2U);
+  const auto window = single_window(world.get());
+  ASSERT_NE(window, nullptr);
+  EXPECT_EQ(ry_window_bytes(window.get(), 0), std::size_t{1} << 20U);
+  EXPECT_EQ(ry_window_signals(window.get(), 0), ry_window_default_options().signals);
+  const int line = plain_c_operations(window.get());
+  EXPECT_EQ(line, 0) << "plain_c.c:" << line << ": " << ry_error_text();
+  EXPECT_EQ(ry_window_close(window.get(), RY_DEFAULT), RY_OK) << ry_error_text();
+}
+
+TEST(CApi, WindowOverTheCallersOwnMemory) {
+  const auto world = single_world();
+  ASSERT_NE(world, nullptr);
+  std::vector<unsigned char> memory(8192);
+  std::array<std::uint64_t, 4> signals{};
+  std::array<std::uint64_t, 2> counters{};
+  ry_window_options options = ry_window_default_options();
+  options.signals = signals.size();
+  options.counters = counters.size();
+  options.signal_memory = signals.data();
+  options.counter_memory = counters.data();
+  ry_window* made = nullptr;
+  ASSERT_EQ(ry_window_adopt(world.get(), memory.data(), memory.size(), &options, &made), RY_OK) << ry_error_text();
+  const Owned<ry_window> window(made);
+  EXPECT_EQ(ry_window_local(made), memory.data());
+  EXPECT_EQ(ry_window_signals(made, 0), signals.size());
+  const char text[] = "adopted";
+  ASSERT_EQ(ry_put_signal_counter(made, 0, 100, text, sizeof(text), {1, 6, RY_SIGNAL_ADD}, {0, 3}, nullptr), RY_OK);
+  ASSERT_EQ(ry_wait_signal(made, 1, RY_EQUAL, 6, RY_DEFAULT, nullptr), RY_OK) << ry_error_text();
+  ASSERT_EQ(ry_wait_counter(made, 0, 3, RY_DEFAULT, nullptr), RY_OK) << ry_error_text();
+  EXPECT_STREQ(reinterpret_cast<const char*>(memory.data()) + 100, text);
+  EXPECT_EQ(signals[1], 6U);
+  EXPECT_EQ(counters[0], 3U);
+}
+
+TEST(CApi, StatisticsShowWhatTheRailsAreCalled) {
+  const auto world = single_world();
+  ASSERT_NE(world, nullptr);
+  ry_rail_statistics rail;
+  ASSERT_EQ(ry_world_read_rail(world.get(), 0, &rail), RY_OK);
+  EXPECT_THAT(rail.name, HasSubstr("lo"));
+  EXPECT_THAT(rail.provider, HasSubstr("tcp"));
+  ry_world_statistics all;
+  EXPECT_EQ(ry_world_read_statistics(world.get(), &all), RY_OK);
+  EXPECT_EQ(all.dropped_malformed, 0U);
+  EXPECT_EQ(ry_world_read_rail(world.get(), 2, &rail), RY_OUT_OF_RANGE);
+  EXPECT_THAT(ry_error_text(), HasSubstr("rail"));
+}
+
+TEST(CApi, MemoryIsRememberedAndForgotten) {
+  const auto world = single_world();
+  ASSERT_NE(world, nullptr);
+  std::vector<char> memory(1 << 16);
+  EXPECT_EQ(ry_world_remember(world.get(), memory.data(), memory.size()), RY_OK) << ry_error_text();
+  ry_world_forget(world.get(), memory.data(), memory.size());
+  ry_world_progress(world.get());
+  EXPECT_EQ(ry_world_barrier(world.get(), 5000), RY_OK) << ry_error_text();
+}
+
+/// Two ranks in one process meet here.
+class Meeting {
+ public:
+  ry_bootstrap bootstrap(int rank) {
+    seats_[static_cast<std::size_t>(rank)] = {this, rank};
+    return {&seats_[static_cast<std::size_t>(rank)], rank, 2, &Meeting::allgather, &Meeting::barrier, "two threads"};
+  }
+
+ private:
+  struct Seat {
+    Meeting* meeting = nullptr;
+    int rank = 0;
+  };
+
+  static ry_status allgather(void* context, const void* mine, size_t bytes, void* all, int64_t /*deadline_ms*/) {
+    auto* seat = static_cast<Seat*>(context);
+    const auto rank = static_cast<std::size_t>(seat->rank);
+    auto& shared = seat->meeting->contributions_;
+    shared[rank].assign(static_cast<const char*>(mine), static_cast<const char*>(mine) + bytes);
+    seat->meeting->barrier_.arrive_and_wait();
+    for (std::size_t i = 0; i < shared.size(); ++i) {
+      if (shared[i].size() != bytes) return RY_INVALID;
+      std::memcpy(static_cast<char*>(all) + i * bytes, shared[i].data(), bytes);
+    }
+    seat->meeting->barrier_.arrive_and_wait();
+    return RY_OK;
+  }
+
+  static ry_status barrier(void* context, int64_t /*deadline_ms*/) {
+    static_cast<Seat*>(context)->meeting->barrier_.arrive_and_wait();
+    return RY_OK;
+  }
+
+  std::array<Seat, 2> seats_;
+  std::array<std::vector<char>, 2> contributions_;
+  std::barrier<> barrier_{2};
+};
+
+TEST(CApi, AnExistingBootstrapIsPassedIn) {
+  Meeting meeting;
+  std::array<int, 2> lines{-1, -1};
+  std::array<std::string, 2> errors;
+  const auto run = [&](int rank) {
+    const auto settings = loopback_settings();
+    const ry_bootstrap bootstrap = meeting.bootstrap(rank);
+    ry_world* world = nullptr;
+    ry_window* window = nullptr;
+    const auto index = static_cast<std::size_t>(rank);
+    if (ry_world_open(settings.get(), &bootstrap, &world) == RY_OK &&
+        ry_window_allocate(world, 1 << 20, nullptr, &window) == RY_OK) {
+      lines[index] = plain_c_exchange(window, rank);
+      if (lines[index] == 0 && ry_window_close(window, RY_DEFAULT) != RY_OK) lines[index] = -2;
+    }
+    errors[index] = ry_error_text();
+    ry_window_free(window);
+    ry_world_free(world);
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
+  for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(lines[rank], 0) << "rank " << rank << ": " << errors[rank];
+}
+
+TEST(CApi, ABootstrapThatFailsIsNamed) {
+  const auto settings = loopback_settings();
+  ry_bootstrap broken{};
+  broken.size = 2;
+  broken.allgather = [](void*, const void*, size_t, void*, int64_t) -> ry_status { return RY_PEER_LOST; };
+  broken.barrier = [](void*, int64_t) -> ry_status { return RY_PEER_LOST; };
+  broken.description = "the broken one";
+  ry_world* world = nullptr;
+  EXPECT_EQ(ry_world_open(settings.get(), &broken, &world), RY_PEER_LOST);
+  EXPECT_EQ(world, nullptr);
+  EXPECT_THAT(ry_error_text(), HasSubstr("the broken one"));
+}
+
+TEST(CApi, SenselessCallsAreErrorsNotCrashes) {
+  EXPECT_EQ(ry_settings_from_environment(nullptr), RY_INVALID);
+  EXPECT_EQ(ry_world_open(nullptr, nullptr, nullptr), RY_INVALID);
+  EXPECT_EQ(ry_put(nullptr, 0, 0, "x", 1, RY_ORDERED, nullptr), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), HasSubstr("ry_put"));
+  EXPECT_EQ(ry_quiet(nullptr, 0, RY_DEFAULT), RY_INVALID);
+  EXPECT_EQ(ry_window_local(nullptr), nullptr);
+  EXPECT_EQ(ry_world_rank(nullptr), -1);
+  ry_world_free(nullptr);
+  ry_window_free(nullptr);
+  ry_settings_free(nullptr);
+
+  const auto settings = loopback_settings();
+  ry_bootstrap half{};
+  half.size = 1;
+  ry_world* none = nullptr;
+  EXPECT_EQ(ry_world_open(settings.get(), &half, &none), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), HasSubstr("allgather"));
+}
+
+TEST(CApi, BadArgumentsNameTheirCauseAndLeaveTheWindowUsable) {
+  const auto world = single_world();
+  ASSERT_NE(world, nullptr);
+  const auto window = single_window(world.get(), 4096);
+  ASSERT_NE(window, nullptr);
+  const char byte = 1;
+  EXPECT_EQ(ry_put(window.get(), 1, 0, &byte, 1, RY_ORDERED, nullptr), RY_OUT_OF_RANGE);
+  EXPECT_EQ(ry_put(window.get(), 0, 4096, &byte, 1, RY_ORDERED, nullptr), RY_OUT_OF_RANGE);
+  EXPECT_THAT(ry_error_text(), HasSubstr("4096"));
+  EXPECT_EQ(ry_put(window.get(), 0, 0, &byte, 1, 9, nullptr), RY_INVALID);
+  EXPECT_EQ(ry_atomic(window.get(), 0, 0, 99, 8, 0, 0, nullptr, nullptr), RY_INVALID);
+  EXPECT_NE(ry_atomic(window.get(), 0, 0, RY_ADD, 3, 0, 0, nullptr, nullptr), RY_OK);
+  EXPECT_EQ(ry_signal(window.get(), 0, {1000, 1, RY_SIGNAL_ADD}, nullptr), RY_OUT_OF_RANGE);
+  EXPECT_EQ(ry_wait_signal(window.get(), 0, RY_EQUAL, 1, -7, nullptr), RY_INVALID);
+  EXPECT_EQ(ry_wait_signal(window.get(), 0, RY_EQUAL, 1, 20, nullptr), RY_TIMEOUT);
+  int done = 0;
+  EXPECT_EQ(ry_test(window.get(), {}, 5, &done), RY_INVALID);
+  EXPECT_EQ(ry_put(window.get(), 0, 0, &byte, 1, RY_ORDERED, nullptr), RY_OK) << ry_error_text();
+  EXPECT_EQ(ry_quiet(window.get(), RY_ALL_RANKS, RY_DEFAULT), RY_OK);
+}
+
+TEST(CApi, SettingsAreCheckedByName) {
+  const auto settings = loopback_settings();
+  EXPECT_EQ(ry_settings_set(settings.get(), "RAILYARD_RAILS", "many"), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), HasSubstr("RAILYARD_RAILS"));
+  EXPECT_NE(ry_settings_set(settings.get(), "RAILYARD_RIALS", "2"), RY_OK);
+  EXPECT_THAT(ry_error_text(), HasSubstr("RAILYARD_RAILS"));
+  ASSERT_EQ(ry_settings_set(settings.get(), "RAILYARD_PROVIDER", "nosuch"), RY_OK);
+  ry_world* world = nullptr;
+  EXPECT_EQ(ry_world_open(settings.get(), nullptr, &world), RY_NOT_FOUND);
+  EXPECT_THAT(ry_error_text(), HasSubstr("nosuch"));
+}
+
+TEST(CApi, ErrorsBelongToTheirThread) {
+  EXPECT_EQ(ry_world_barrier(nullptr, 0), RY_INVALID);
+  const std::string mine = ry_error_text();
+  std::string first_there;
+  std::thread other([&] {
+    first_there = ry_error_text();
+    ry_put(nullptr, 0, 0, nullptr, 0, RY_ORDERED, nullptr);
+  });
+  other.join();
+  EXPECT_EQ(first_there, "");
+  EXPECT_EQ(ry_error_text(), mine);
+}
+
+TEST(CApi, StatusesHaveWords) {
+  EXPECT_STREQ(ry_status_text(RY_OK), "ok");
+  for (int status = RY_OK; status <= RY_NO_MEMORY; ++status) {
+    EXPECT_STRNE(ry_status_text(status), "unknown status");
+  }
+  EXPECT_STREQ(ry_status_text(200), "unknown status");
+  EXPECT_STREQ(ry_version(), RAILYARD_VERSION);
+}
+
+TEST(CApi, TheHeaderIsC99AndOldCxx) {
+  if (std::system("cc --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no compiler here";
+  const std::string header = std::string(RAILYARD_SOURCE_DIR) + "/include/railyard/railyard.h";
+  const std::string flags = " -Wall -Wextra -Wpedantic -Werror -fsyntax-only ";
+  EXPECT_EQ(std::system(("cc -std=c99 -x c" + flags + header).c_str()), 0);
+  EXPECT_EQ(std::system(("c++ -std=c++11 -x c++" + flags + header).c_str()), 0);
+}
+
+}  // namespace

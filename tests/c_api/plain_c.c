@@ -1,0 +1,90 @@
+#include "plain_c.h"
+
+#include <string.h>
+
+#define EXPECT(condition)              \
+  do {                                 \
+    if (!(condition)) return __LINE__; \
+  } while (0)
+
+enum { kBlock = 200 * 1000 };
+
+int plain_c_operations(ry_window *window) {
+  static unsigned char source[kBlock];
+  static unsigned char back[kBlock];
+  const ry_signal_update signal = {3, 5, RY_SIGNAL_ADD};
+  const ry_signal_update set = {4, 77, RY_SIGNAL_SET};
+  const ry_counter_update counter = {2, 1};
+  unsigned char *mine = ry_window_local(window);
+  uint64_t before = 0;
+  uint32_t before32 = 0;
+  uint64_t held = 0;
+  ry_ticket ticket;
+  int done = 0;
+  size_t i;
+  for (i = 0; i < sizeof source; ++i) source[i] = (unsigned char)(i * 7 + 1);
+
+  EXPECT(ry_put(window, 0, 0, source, sizeof source, RY_ORDERED, &ticket) == RY_OK);
+  EXPECT(ry_wait(window, ticket, RY_LOCAL, RY_DEFAULT) == RY_OK);
+  EXPECT(ry_wait(window, ticket, RY_REMOTE, 10000) == RY_OK);
+  EXPECT(memcmp(mine, source, sizeof source) == 0);
+  EXPECT(ry_get(window, 0, 0, back, sizeof back, &ticket) == RY_OK);
+  do {
+    EXPECT(ry_test(window, ticket, RY_REMOTE, &done) == RY_OK);
+  } while (!done);
+  EXPECT(memcmp(back, source, sizeof source) == 0);
+
+  EXPECT(ry_put(window, 0, 64, source + 3, 1000, RY_RELAXED, NULL) == RY_OK);
+  EXPECT(ry_fence(window, 0) == RY_OK);
+  EXPECT(ry_fence(window, RY_ALL_RANKS) == RY_OK);
+  EXPECT(ry_put_signal(window, 0, 2000, source + 9, 500, signal, NULL) == RY_OK);
+  EXPECT(ry_wait_signal(window, 3, RY_GREATER_EQUAL, 5, RY_DEFAULT, &held) == RY_OK && held == 5);
+  EXPECT(memcmp(mine + 64, source + 3, 1000) == 0 && memcmp(mine + 2000, source + 9, 500) == 0);
+  EXPECT(ry_read_signal(window, 3) == 5);
+  EXPECT(ry_reset_signal(window, 3) == RY_OK && ry_read_signal(window, 3) == 0);
+  EXPECT(ry_signal(window, 0, set, NULL) == RY_OK);
+  EXPECT(ry_wait_signal(window, 4, RY_EQUAL, 77, RY_DEFAULT, NULL) == RY_OK);
+
+  EXPECT(ry_put_counter(window, 0, 0, source, 16, counter, NULL) == RY_OK);
+  EXPECT(ry_put_signal_counter(window, 0, 16, source, 16, signal, counter, NULL) == RY_OK);
+  EXPECT(ry_wait_counter(window, 2, 2, RY_DEFAULT, &held) == RY_OK && held == 2);
+  EXPECT(ry_read_counter(window, 2) == 2);
+  EXPECT(ry_reset_counter(window, 2) == RY_OK && ry_read_counter(window, 2) == 0);
+
+  before = 40;
+  EXPECT(ry_put_value(window, 0, 4096, &before, 8, NULL) == RY_OK);
+  EXPECT(ry_atomic(window, 0, 4096, RY_ADD, 8, 2, 0, NULL, NULL) == RY_OK);
+  EXPECT(ry_atomic(window, 0, 4096, RY_COMPARE_SWAP, 8, 9, 42, &before, &ticket) == RY_OK);
+  EXPECT(ry_wait(window, ticket, RY_REMOTE, RY_DEFAULT) == RY_OK && before == 42);
+  EXPECT(ry_atomic(window, 0, 4096, RY_FETCH, 8, 0, 0, &before, &ticket) == RY_OK);
+  EXPECT(ry_wait(window, ticket, RY_REMOTE, RY_DEFAULT) == RY_OK && before == 9);
+  EXPECT(ry_atomic(window, 0, 4104, RY_SET, 4, 0xf0f0f0f0u, 0, NULL, NULL) == RY_OK);
+  EXPECT(ry_atomic(window, 0, 4104, RY_AND, 4, 0xffff0000u, 0, NULL, NULL) == RY_OK);
+  EXPECT(ry_atomic(window, 0, 4104, RY_OR, 4, 1, 0, NULL, NULL) == RY_OK);
+  EXPECT(ry_atomic(window, 0, 4104, RY_XOR, 4, 3, 0, NULL, NULL) == RY_OK);
+  EXPECT(ry_atomic(window, 0, 4104, RY_INCREMENT, 4, 0, 0, NULL, NULL) == RY_OK);
+  EXPECT(ry_atomic(window, 0, 4104, RY_SWAP, 4, 1, 0, &before32, &ticket) == RY_OK);
+  EXPECT(ry_wait(window, ticket, RY_REMOTE, RY_DEFAULT) == RY_OK && before32 == 0xf0f00003u);
+  EXPECT(ry_quiet(window, 0, RY_DEFAULT) == RY_OK);
+  EXPECT(ry_quiet(window, RY_ALL_RANKS, RY_NEVER) == RY_OK);
+  EXPECT(ry_barrier(window, RY_DEFAULT) == RY_OK);
+  return 0;
+}
+
+int plain_c_exchange(ry_window *window, int rank) {
+  static unsigned char blocks[2][kBlock];
+  const ry_signal_update signal = {0, 1, RY_SIGNAL_ADD};
+  unsigned char *block = blocks[rank];
+  const unsigned char *mine = ry_window_local(window);
+  uint64_t round;
+  for (round = 1; round <= 20; ++round) {
+    const size_t bytes = round % 2 == 0 ? kBlock : 100;
+    memset(block, (int)round * 4 + rank, bytes);
+    EXPECT(ry_put_signal(window, 1 - rank, 0, block, bytes, signal, NULL) == RY_OK);
+    EXPECT(ry_wait_signal(window, 0, RY_GREATER_EQUAL, round, RY_DEFAULT, NULL) == RY_OK);
+    EXPECT(mine[0] == (unsigned char)(round * 4 + 1u - (unsigned)rank));
+    EXPECT(mine[bytes - 1] == mine[0]);
+    EXPECT(ry_barrier(window, RY_DEFAULT) == RY_OK);
+  }
+  return 0;
+}

@@ -1,0 +1,97 @@
+/// Feeds an engine with whatever the fuzzer makes up: frames, with or without a right header, and immediates. Nothing may
+/// crash, read or write outside what is exposed, or be applied twice.
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "../transport/script_rail.hpp"
+#include "base/clock.hpp"
+#include "transport/engine.hpp"
+#include "window/directory.hpp"
+
+namespace {
+
+using namespace railyard;             // NOLINT(google-build-using-namespace)
+using namespace railyard::transport;  // NOLINT(google-build-using-namespace)
+
+struct Bench {
+  Bench() {
+    EngineParts parts;
+    parts.clock = &clock;
+    parts.size = 2;
+    auto owned = std::make_unique<ScriptRail>();
+    rail = owned.get();
+    parts.rails.push_back(std::move(owned));
+    parts.find_peer = [](int) -> Result<PeerAddress> {
+      static const std::array<std::byte, 1> kAddress{};
+      PeerAddress peer;
+      peer.identity.bytes[0] = 2;
+      peer.rails.push_back({"script", kAddress});
+      return peer;
+    };
+    engine = std::move(*Engine::open(std::move(parts)));
+    guarded.fill(0x5a5a5a5a5a5a5a5aULL);
+    Exposure exposure;
+    exposure.memory = std::as_writable_bytes(std::span(guarded).subspan(8, 16));
+    exposure.signals = std::span(guarded).subspan(32, 4);
+    exposure_id = *engine->expose(exposure);
+    flow = *engine->flow(1);
+  }
+  void check_guards() const {
+    for (std::size_t i = 0; i < guarded.size(); ++i) {
+      const bool exposed = (i >= 8 && i < 24) || (i >= 32 && i < 36);
+      if (!exposed && guarded[i] != 0x5a5a5a5a5a5a5a5aULL) std::abort();
+    }
+  }
+  SteadyClock clock;
+  ScriptRail* rail = nullptr;
+  std::unique_ptr<Engine> engine;
+  std::array<std::uint64_t, 64> guarded{};
+  std::uint32_t exposure_id = 0;
+  Flow* flow = nullptr;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Bench bench;
+  (void)parse_contribution({reinterpret_cast<const std::byte*>(data), size});
+  while (size >= 4) {
+    const std::uint8_t action = data[0];
+    const std::size_t wanted = data[1] + std::size_t{data[2]} % 16U * 256U;
+    data += 3;
+    size -= 3;
+    const std::size_t bytes = std::min(wanted, size);
+    std::vector<std::byte> message(bytes);
+    if (bytes > 0) std::memcpy(message.data(), data, bytes);
+    data += bytes;
+    size -= bytes;
+    if (action % 4 == 3 && bytes >= 4) {
+      std::uint32_t immediate = 0;
+      std::memcpy(&immediate, message.data(), 4);
+      bench.rail->land(immediate);
+    } else {
+      if (action % 4 != 0 && bytes >= wire::kRecordsAt) {
+        // A header that passes, so that the records are reached.
+        wire::FrameHeader header;
+        std::memcpy(&header, message.data(), sizeof header);
+        header.magic = wire::kMagic;
+        header.version = wire::kVersion;
+        header.kind = action % 4 == 1 ? wire::FrameKind::sequenced : header.kind;
+        header.reserved = 0;
+        header.flow = 1;
+        header.session = bench.flow->session_in;
+        header.sequence %= 64;
+        header.bytes = static_cast<std::uint32_t>(bytes);
+        std::memcpy(message.data(), &header, sizeof header);
+        if (bytes >= wire::kRecordsAt + 8) std::memcpy(message.data() + wire::kRecordsAt + 4, &bench.exposure_id, 4);
+      }
+      bench.rail->deliver(message);
+    }
+    bench.engine->progress();
+    if (bench.rail->sends.size() > 1000) bench.rail->sends.clear();
+  }
+  for (int i = 0; i < 4; ++i) bench.engine->progress();
+  bench.check_guards();
+  return 0;
+}

@@ -1,0 +1,356 @@
+#include "transport/engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include "script_rail.hpp"
+
+namespace railyard::transport {
+namespace {
+
+class StillClock final : public Clock {
+ public:
+  std::int64_t now() const override { return time; }
+  void idle() override {}
+  std::int64_t time = 1;
+};
+
+/// Rank 0 of 2 over rails that the test plays; the test is rank 1.
+class EngineTest : public ::testing::Test {
+ protected:
+  void open(std::size_t rails, const Settings& settings = {}) {
+    EngineParts parts;
+    parts.settings = settings;
+    parts.clock = &clock_;
+    parts.rank = 0;
+    parts.size = 2;
+    parts.identity.bytes[0] = 1;
+    for (std::size_t i = 0; i < rails; ++i) {
+      auto rail = std::make_unique<ScriptRail>();
+      rails_.push_back(rail.get());
+      parts.rails.push_back(std::move(rail));
+    }
+    parts.find_peer = [rails](int) -> Result<PeerAddress> {
+      static const std::array<std::byte, 1> kAddress{};
+      PeerAddress peer;
+      peer.identity.bytes[0] = 2;
+      for (std::size_t i = 0; i < rails; ++i) peer.rails.push_back({"script", kAddress});
+      return peer;
+    };
+    auto engine = Engine::open(std::move(parts));
+    ASSERT_TRUE(engine) << engine.error().text();
+    engine_ = std::move(*engine);
+    exposure_.memory = std::as_writable_bytes(std::span(memory_));
+    exposure_.signals = signals_;
+    exposure_id_ = *engine_->expose(exposure_);
+    flow_ = *engine_->flow(1);
+  }
+
+  /// A frame as rank 1 would send it.
+  std::vector<std::byte> frame(std::uint32_t sequence, std::uint64_t signal_add, std::uint32_t acknowledged = 0) {
+    std::vector<std::byte> bytes(wire::kFrameBytes);
+    std::uint32_t used = wire::kRecordsAt;
+    std::byte* body =
+        wire::FrameWriter::append(bytes.data(), used, {wire::RecordKind::signal, 0, 8, exposure_id_, 0});
+    std::memcpy(body, &signal_add, 8);
+    wire::FrameHeader header;
+    header.flow = 1;
+    header.records = 1;
+    header.session = flow_->session_in;
+    header.sequence = sequence;
+    header.acknowledged = acknowledged;
+    header.limit = acknowledged + kFirstGrant;
+    header.bytes = used;
+    std::memcpy(bytes.data(), &header, sizeof header);
+    bytes.resize(used);
+    return bytes;
+  }
+  std::vector<std::byte> acknowledgement(std::uint32_t acknowledged, std::uint32_t limit) {
+    wire::FrameHeader header;
+    header.kind = wire::FrameKind::acknowledge;
+    header.flow = 1;
+    header.session = flow_->session_in;
+    header.acknowledged = acknowledged;
+    header.limit = limit;
+    header.bytes = wire::kRecordsAt;
+    std::vector<std::byte> bytes(wire::kRecordsAt);
+    std::memcpy(bytes.data(), &header, sizeof header);
+    return bytes;
+  }
+  std::uint64_t put_small() {
+    static constexpr std::array<std::byte, 8> kBytes{};
+    const PutRecord put{7, 0, kBytes};
+    std::uint64_t number = 0;
+    EXPECT_TRUE(engine_->try_records(*flow_, &put, nullptr, number));
+    return number;
+  }
+  Bulk bulk(std::size_t bytes) {
+    source_.resize(bytes);
+    Bulk work;
+    work.local = source_.data();
+    work.bytes = bytes;
+    work.remote = {7, keys_};
+    return work;
+  }
+  void chunk_lands(std::uint32_t sequence, std::size_t rail = 0) {
+    rails_[rail]->land(wire::Immediate{wire::Immediate::kChunk, 1, sequence}.pack());
+  }
+
+  StillClock clock_;
+  std::vector<ScriptRail*> rails_;
+  std::array<std::uint64_t, 64> memory_{};
+  std::array<std::uint64_t, 4> signals_{};
+  std::array<RemoteKey, 8> keys_{};
+  std::vector<std::byte> source_;
+  Exposure exposure_;
+  std::uint32_t exposure_id_ = 0;
+  std::unique_ptr<Engine> engine_;
+  Flow* flow_ = nullptr;
+};
+
+TEST_F(EngineTest, ASignalWaitsForEveryEarlierChunk) {
+  open(2);
+  rails_[1]->deliver(frame(2, 5));
+  engine_->progress();
+  EXPECT_EQ(signals_[0], 0U) << "two chunks are still missing";
+  chunk_lands(1, 1);
+  engine_->progress();
+  EXPECT_EQ(signals_[0], 0U) << "one chunk is still missing";
+  chunk_lands(0, 0);
+  engine_->progress();
+  EXPECT_EQ(signals_[0], 5U);
+  EXPECT_EQ(engine_->statistics().held_out_of_order, 1U);
+}
+
+TEST_F(EngineTest, AFrameThatComesTwiceIsAppliedOnce) {
+  open(2);
+  rails_[0]->deliver(frame(0, 1));
+  rails_[1]->deliver(frame(0, 1));
+  rails_[0]->deliver(frame(1, 1));
+  engine_->progress();
+  engine_->progress();
+  rails_[1]->deliver(frame(1, 1));
+  engine_->progress();
+  EXPECT_EQ(signals_[0], 2U);
+  EXPECT_EQ(engine_->statistics().dropped_stale, 2U);
+}
+
+TEST_F(EngineTest, AHandlerSendsNothing) {
+  open(1);
+  for (std::uint32_t i = 0; i < 8; ++i) rails_[0]->deliver(frame(i, 1));
+  const std::size_t sent = rails_[0]->sends.size();
+  engine_->progress();
+  EXPECT_EQ(rails_[0]->sends.size(), sent) << "while messages arrive, acknowledgements wait for company";
+  EXPECT_EQ(rails_[0]->polls, 1U) << "no recursion into progress";
+  engine_->progress();
+  ASSERT_EQ(rails_[0]->sends.size(), sent + 1) << "an idle pass sends one for all";
+  EXPECT_EQ(rails_[0]->sends.back().header().kind, wire::FrameKind::acknowledge);
+  EXPECT_EQ(rails_[0]->sends.back().header().acknowledged, 8U);
+}
+
+TEST_F(EngineTest, AcknowledgementsRideOnFrames) {
+  open(1);
+  rails_[0]->deliver(frame(0, 1));
+  engine_->progress();
+  put_small();
+  ASSERT_EQ(rails_[0]->sends.size(), 1U);
+  EXPECT_EQ(rails_[0]->sends[0].header().kind, wire::FrameKind::sequenced);
+  EXPECT_EQ(rails_[0]->sends[0].header().acknowledged, 1U);
+  engine_->progress();
+  engine_->progress();
+  EXPECT_EQ(rails_[0]->sends.size(), 1U) << "nothing left to acknowledge";
+}
+
+TEST_F(EngineTest, NothingIsCompleteBeforeItsAcknowledgement) {
+  open(1);
+  const std::uint64_t number = put_small();
+  engine_->progress();  // the rail is done with it
+  EXPECT_LT(flow_->completed.load(), number);
+  EXPECT_EQ(engine_->outstanding(), 1U);
+  rails_[0]->deliver(acknowledgement(1, 100));
+  engine_->progress();
+  EXPECT_EQ(flow_->completed.load(), number);
+  EXPECT_EQ(engine_->outstanding(), 0U);
+}
+
+TEST_F(EngineTest, NoMoreIsSentThanWasGranted) {
+  Settings settings;
+  settings.inline_bytes = 4000;
+  open(1, settings);
+  static std::array<std::byte, 3500> big{};
+  const PutRecord put{7, 0, big};
+  std::uint64_t number = 0;
+  for (std::uint32_t i = 0; i < kFirstGrant + 10; ++i) {
+    EXPECT_TRUE(engine_->try_records(*flow_, &put, nullptr, number));
+    engine_->progress();
+  }
+  EXPECT_EQ(rails_[0]->sends.size(), kFirstGrant);
+  rails_[0]->deliver(acknowledgement(kFirstGrant, kFirstGrant + 3));
+  engine_->progress();
+  engine_->progress();
+  EXPECT_EQ(rails_[0]->sends.size(), kFirstGrant + 3);
+}
+
+TEST_F(EngineTest, SmallPutsShareAFrameWhenTheRailIsBusy) {
+  open(1);
+  rails_[0]->complete_at_once = false;
+  for (int i = 0; i < 100; ++i) put_small();
+  EXPECT_LT(rails_[0]->sends.size(), 10U);
+  EXPECT_GT(rails_[0]->sends.size(), 1U);
+}
+
+TEST_F(EngineTest, BusyIsBackPressureNotAnError) {
+  open(1);
+  rails_[0]->answer = fabric::Post::busy;
+  const std::uint64_t number = put_small();
+  for (int i = 0; i < 5; ++i) engine_->progress();
+  EXPECT_FALSE(flow_->failed.load());
+  rails_[0]->answer = fabric::Post::posted;
+  engine_->progress();
+  EXPECT_EQ(rails_[0]->sends.size(), 1U);
+  rails_[0]->deliver(acknowledgement(1, 100));
+  engine_->progress();
+  EXPECT_EQ(flow_->completed.load(), number);
+}
+
+TEST_F(EngineTest, ALargePutIsCutOverAllRails) {
+  open(4);
+  for (auto* rail : rails_) rail->complete_at_once = false;
+  std::uint64_t number = 0;
+  ASSERT_TRUE(engine_->try_write(*flow_, bulk(1 << 20), nullptr, number));
+  engine_->progress();
+  std::size_t bytes = 0;
+  std::vector<bool> seen(1 << 20);
+  for (auto* rail : rails_) {
+    EXPECT_FALSE(rail->writes.empty());
+    for (const auto& write : rail->writes) {
+      EXPECT_TRUE(write.options.with_immediate);
+      bytes += write.from.bytes;
+    }
+  }
+  EXPECT_EQ(bytes, 4U * 4U * 32U * 1024U) << "each rail holds its first window, no more";
+}
+
+TEST_F(EngineTest, AFenceHoldsDirectWritesUntilWhatCameBeforeIsThere) {
+  open(1);
+  put_small();
+  engine_->fence(*flow_);
+  std::uint64_t number = 0;
+  ASSERT_TRUE(engine_->try_write(*flow_, bulk(100'000), nullptr, number));
+  engine_->progress();
+  EXPECT_TRUE(rails_[0]->writes.empty());
+  rails_[0]->deliver(acknowledgement(1, 100));
+  engine_->progress();
+  EXPECT_EQ(rails_[0]->writes.size(), 1U);
+}
+
+TEST_F(EngineTest, AFenceHoldsASignalUntilRelaxedWritesAreDelivered) {
+  open(1);
+  rails_[0]->complete_at_once = false;
+  Ticket ticket;
+  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(5000), Operation::Kind::relaxed_write, ticket));
+  ASSERT_EQ(rails_[0]->writes.size(), 1U);
+  EXPECT_FALSE(rails_[0]->writes[0].options.with_immediate);
+  EXPECT_TRUE(rails_[0]->writes[0].options.delivery_complete);
+  engine_->fence(*flow_);
+  put_small();
+  engine_->progress();
+  EXPECT_TRUE(rails_[0]->sends.empty());
+  rails_[0]->events.push_back({fabric::Event::Kind::written, 0, 5000, rails_[0]->writes[0].context, 0});
+  engine_->progress();
+  EXPECT_EQ(rails_[0]->sends.size(), 1U);
+  EXPECT_TRUE(engine_->slot_done(ticket));
+}
+
+TEST_F(EngineTest, AnErrorCompletionFailsTheFlowOnceAndNamesIt) {
+  open(1);
+  rails_[0]->complete_at_once = false;
+  const std::uint64_t number = put_small();
+  rails_[0]->events.push_back({fabric::Event::Kind::failed, 0, 0, rails_[0]->sends[0].context, 5});
+  engine_->progress();
+  EXPECT_TRUE(flow_->failed.load());
+  EXPECT_LT(flow_->completed.load(), number);
+  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(flow_->error.where().peer, 1);
+  EXPECT_NE(flow_->error.text().find("scripted error 5"), std::string::npos);
+}
+
+TEST_F(EngineTest, AFailedFlowAnswersForReadsInFlight) {
+  open(2);
+  for (auto* rail : rails_) rail->complete_at_once = false;
+  Ticket ticket;
+  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(200'000), Operation::Kind::read, ticket));
+  std::vector<ScriptRail::Read> reads = rails_[0]->reads;
+  ASSERT_GE(reads.size(), 2U);
+  rails_[0]->events.push_back({fabric::Event::Kind::failed, 0, 0, reads[0].context, 5});
+  engine_->progress();
+  EXPECT_TRUE(engine_->slot_done(ticket));
+  EXPECT_TRUE(engine_->slot_failed(ticket));
+  // The rest comes in late: nothing is answered twice.
+  for (std::size_t i = 1; i < reads.size(); ++i) {
+    rails_[0]->events.push_back({fabric::Event::Kind::read, 0, 0, reads[i].context, 0});
+  }
+  for (const auto& read : rails_[1]->reads) {
+    rails_[1]->events.push_back({fabric::Event::Kind::read, 0, 0, read.context, 0});
+  }
+  engine_->progress();
+  EXPECT_EQ(engine_->outstanding(), 0U);
+}
+
+TEST_F(EngineTest, MessagesThatDoNotFitAreDroppedAndCounted) {
+  open(1);
+  rails_[0]->deliver({});
+  auto stranger = frame(0, 1);
+  stranger[8] ^= std::byte{1};  // another session
+  rails_[0]->deliver(stranger);
+  auto nobody = frame(0, 1);
+  nobody[4] = std::byte{9};  // a rank that does not exist
+  rails_[0]->deliver(nobody);
+  auto future = frame(0, 1, 50);  // acknowledges what was never sent
+  rails_[0]->deliver(future);
+  rails_[0]->land(0xffffffffU);
+  engine_->progress();
+  EXPECT_EQ(signals_[0], 1U) << "only the frame with a senseless acknowledgement counts, without it";
+  EXPECT_EQ(flow_->acknowledged, 0U);
+  const auto statistics = engine_->statistics();
+  EXPECT_EQ(statistics.dropped_malformed, 3U);
+  EXPECT_EQ(statistics.dropped_stale, 2U);
+}
+
+TEST_F(EngineTest, APassHandlesAtMostABatchOfEachRail) {
+  Settings settings;
+  settings.batch = 4;
+  open(2, settings);
+  for (std::uint32_t i = 0; i < 12; ++i) rails_[0]->deliver(frame(i, 1));
+  engine_->progress();
+  EXPECT_EQ(signals_[0], 4U);
+  engine_->progress();
+  EXPECT_EQ(signals_[0], 8U);
+}
+
+TEST_F(EngineTest, HeldFramesAreReleasedABatchAtATime) {
+  Settings settings;
+  settings.batch = 4;
+  open(1, settings);
+  for (std::uint32_t i = 1; i <= 12; ++i) rails_[0]->deliver(frame(i, 1));
+  for (int i = 0; i < 3; ++i) engine_->progress();
+  EXPECT_EQ(signals_[0], 0U);
+  rails_[0]->deliver(frame(0, 1));
+  engine_->progress();
+  EXPECT_LE(signals_[0], 1U + 2U * 4U);
+  for (int i = 0; i < 4; ++i) engine_->progress();
+  EXPECT_EQ(signals_[0], 13U);
+}
+
+TEST_F(EngineTest, ClosingLeavesNoRegistrationBehind) {
+  open(2);
+  put_small();
+  Ticket ticket;
+  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(200'000), Operation::Kind::read, ticket));
+  engine_.reset();  // ScriptRail is gone with it; the sanitizers watch the rest
+}
+
+}  // namespace
+}  // namespace railyard::transport

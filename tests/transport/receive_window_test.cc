@@ -1,0 +1,68 @@
+#include "transport/receive_window.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/random.hpp"
+
+namespace railyard::transport {
+namespace {
+
+using Arrival = ReceiveWindow::Arrival;
+
+TEST(ReceiveWindow, EveryUnitTakesEffectOnceInOrderWhateverTheArrivalOrder) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    Random random(seed);
+    ReceiveWindow window;
+    // Units arrive shuffled inside a moving window, each twice.
+    constexpr std::uint32_t kUnits = 20000;
+    constexpr std::uint32_t kAhead = 1500;
+    std::vector<std::uint32_t> order(std::size_t{2} * kUnits);
+    for (std::uint32_t i = 0; i < kUnits; ++i) order[2 * i] = order[2 * i + 1] = i;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      std::swap(order[i], order[std::min(order.size() - 1, i + random.below(kAhead))]);
+    }
+    std::uint32_t fresh = 0;
+    for (const std::uint32_t unit : order) {
+      if (unit - window.next() < 0x80000000U && unit - window.next() >= wire::kMaxWindow) continue;
+      fresh += window.arrive(unit) == Arrival::fresh;
+      while (window.ready()) window.advance();
+    }
+    EXPECT_LE(fresh, kUnits);
+    EXPECT_EQ(fresh, window.next() + [&] {
+      std::uint32_t waiting = 0;
+      ReceiveWindow copy = window;
+      for (std::uint32_t i = 0; i < wire::kMaxWindow; ++i) waiting += copy.arrive(window.next() + i) == Arrival::duplicate;
+      return waiting;
+    }());
+  }
+}
+
+TEST(ReceiveWindow, TellsDuplicatesAndStrangersApart) {
+  ReceiveWindow window;
+  EXPECT_EQ(window.arrive(0), Arrival::fresh);
+  EXPECT_EQ(window.arrive(0), Arrival::duplicate);
+  window.advance();
+  EXPECT_EQ(window.arrive(0), Arrival::duplicate);
+  EXPECT_EQ(window.arrive(wire::kMaxWindow), Arrival::fresh);
+  EXPECT_EQ(window.arrive(wire::kMaxWindow + 1), Arrival::outside);
+}
+
+TEST(ReceiveWindow, ExpandFindsTheUnitAroundEveryPosition) {
+  ReceiveWindow window;
+  for (std::uint32_t step = 0; step < 40000; ++step) {
+    for (const std::uint32_t ahead : {0U, 1U, 100U, wire::kMaxWindow - 1}) {
+      const std::uint32_t unit = window.next() + ahead;
+      ASSERT_EQ(window.expand(unit & wire::Immediate::kSequenceMask), unit);
+    }
+    const std::uint32_t late = window.next() - 5;
+    ASSERT_EQ(window.expand(late & wire::Immediate::kSequenceMask), late);
+    window.arrive(window.next());
+    window.advance();
+  }
+}
+
+}  // namespace
+}  // namespace railyard::transport

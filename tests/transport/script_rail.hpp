@@ -1,0 +1,125 @@
+/// A rail that a test plays by hand: it records what the engine posts and delivers the events the test makes up.
+#pragma once
+
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "fabric/rail.hpp"
+#include "transport/wire.hpp"
+
+namespace railyard::transport {
+
+class ScriptRail final : public fabric::Rail {
+ public:
+  struct Sent {
+    fabric::RemoteId remote;
+    std::vector<std::byte> bytes;
+    fabric::PostContext* context;
+    wire::FrameHeader header() const {
+      wire::FrameHeader header;
+      std::memcpy(&header, bytes.data(), sizeof header);
+      return header;
+    }
+  };
+  struct Written {
+    fabric::RemotePiece to;
+    fabric::LocalPiece from;
+    fabric::WriteOptions options;
+    fabric::PostContext* context;
+  };
+  struct Read {
+    fabric::RemotePiece from;
+    fabric::LocalPiece to;
+    fabric::PostContext* context;
+  };
+
+  ScriptRail() {
+    capabilities_.driver = "script";
+    capabilities_.provider = "script";
+    capabilities_.delivery_complete = true;
+    capabilities_.max_message = 1U << 20U;
+    capabilities_.max_write = 1U << 30U;
+    capabilities_.depth = 1024;
+  }
+
+  const fabric::Capabilities& capabilities() const override { return capabilities_; }
+  std::string name() const override { return "script"; }
+  std::string fabric() const override { return "script"; }
+  std::vector<std::byte> address() const override { return {std::byte{1}}; }
+  Result<fabric::RemoteId> connect(std::span<const std::byte>) override { return next_remote_++; }
+  void disconnect(fabric::RemoteId) override { ++disconnects; }
+  Result<fabric::Registration> register_memory(std::span<std::byte> memory, fabric::Access) override {
+    ++registrations;
+    fabric::Registration registration;
+    registration.remote_base = reinterpret_cast<std::uintptr_t>(memory.data());
+    return registration;
+  }
+  void deregister_memory(const fabric::Registration&) override { --registrations; }
+
+  fabric::Post send(fabric::RemoteId remote, fabric::LocalPiece message, fabric::PostContext* context) override {
+    if (answer != fabric::Post::posted) return answer;
+    const auto* data = static_cast<const std::byte*>(message.address);
+    sends.push_back({remote, std::vector<std::byte>(data, data + message.bytes), context});
+    if (complete_at_once) events.push_back({fabric::Event::Kind::sent, 0, 0, context, 0});
+    return fabric::Post::posted;
+  }
+  fabric::Post receive(fabric::LocalPiece buffer, fabric::PostContext* context) override {
+    receives.emplace_back(buffer, context);
+    return fabric::Post::posted;
+  }
+  fabric::Post write(fabric::RemotePiece to, fabric::LocalPiece from, fabric::WriteOptions options,
+                     fabric::PostContext* context) override {
+    if (answer != fabric::Post::posted) return answer;
+    writes.push_back({to, from, options, context});
+    if (complete_at_once) events.push_back({fabric::Event::Kind::written, 0, from.bytes, context, 0});
+    return fabric::Post::posted;
+  }
+  fabric::Post read(fabric::RemotePiece from, fabric::LocalPiece to, fabric::PostContext* context) override {
+    if (answer != fabric::Post::posted) return answer;
+    reads.push_back({from, to, context});
+    return fabric::Post::posted;
+  }
+  std::size_t poll(std::span<fabric::Event> out) override {
+    ++polls;
+    std::size_t count = 0;
+    while (count < out.size() && !events.empty()) {
+      out[count++] = events.front();
+      events.pop_front();
+    }
+    return count;
+  }
+  std::string describe_error(int error) const override { return "scripted error " + std::to_string(error); }
+  std::string failure() const override { return "scripted failure"; }
+
+  /// Puts a message into the next posted receive.
+  bool deliver(std::span<const std::byte> message) {
+    if (receives.empty()) return false;
+    const auto [buffer, context] = receives.front();
+    receives.pop_front();
+    const std::size_t bytes = std::min(message.size(), buffer.bytes);
+    if (bytes > 0) std::memcpy(buffer.address, message.data(), bytes);
+    events.push_back({fabric::Event::Kind::received, 0, bytes, context, 0});
+    return true;
+  }
+  void land(std::uint32_t immediate, std::size_t bytes = 1) {
+    events.push_back({fabric::Event::Kind::landed, immediate, bytes, nullptr, 0});
+  }
+
+  fabric::Post answer = fabric::Post::posted;
+  bool complete_at_once = true;
+  std::vector<Sent> sends;
+  std::vector<Written> writes;
+  std::vector<Read> reads;
+  std::deque<std::pair<fabric::LocalPiece, fabric::PostContext*>> receives;
+  std::deque<fabric::Event> events;
+  std::size_t polls = 0;
+  std::size_t disconnects = 0;
+  int registrations = 0;
+  fabric::Capabilities capabilities_;
+
+ private:
+  fabric::RemoteId next_remote_ = 0;
+};
+
+}  // namespace railyard::transport

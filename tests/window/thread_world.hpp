@@ -1,0 +1,102 @@
+/// Several ranks as threads of one test process, over real libfabric rails on loopback, met through a bootstrap that the
+/// test passes in.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "railyard/window.hpp"
+
+namespace railyard {
+
+/// Where the threads meet.
+class MeetingPlace {
+ public:
+  explicit MeetingPlace(int size) : size_(size), contributions_(static_cast<std::size_t>(size)) {}
+
+  std::vector<std::vector<std::byte>> meet(int rank, std::span<const std::byte> mine) {
+    std::unique_lock lock(mutex_);
+    contributions_[static_cast<std::size_t>(rank)].assign(mine.begin(), mine.end());
+    const std::uint64_t round = round_;
+    if (++arrived_ == size_) {
+      arrived_ = 0;
+      ++round_;
+      result_ = contributions_;
+      changed_.notify_all();
+    } else {
+      changed_.wait(lock, [&] { return round_ != round; });
+    }
+    return result_;
+  }
+  int size() const { return size_; }
+
+ private:
+  int size_;
+  int arrived_ = 0;
+  std::uint64_t round_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::vector<std::byte>> contributions_;
+  std::vector<std::vector<std::byte>> result_;
+};
+
+class ThreadBootstrap final : public Bootstrap {
+ public:
+  ThreadBootstrap(MeetingPlace& place, int rank) : place_(place), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return place_.size(); }
+  Result<std::vector<std::vector<std::byte>>> allgather(std::span<const std::byte> mine, Deadline) override {
+    return place_.meet(rank_, mine);
+  }
+  Result<void> barrier(Deadline) override {
+    place_.meet(rank_, {});
+    return {};
+  }
+  std::string describe() const override { return "threads of one process"; }
+
+ private:
+  MeetingPlace& place_;
+  int rank_;
+};
+
+inline Settings loopback_settings(std::uint32_t rails) {
+  Settings settings;
+  settings.provider = "tcp";
+  settings.interfaces = "lo";
+  settings.rails = rails;
+  settings.timeout_ms = 60000;
+  return settings;
+}
+
+/// Runs `body(world)` as every rank of a world of `size`.
+inline void run_ranks(int size, const Settings& settings, const std::function<void(World&)>& body) {
+  MeetingPlace place(size);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      ThreadBootstrap bootstrap(place, rank);
+      WorldOptions options;
+      options.settings = &settings;
+      options.bootstrap = &bootstrap;
+      auto world = World::open(options);
+      ASSERT_TRUE(world) << world.error().text();
+      body(*world);
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+}
+
+/// Unwraps, failing the test with the error's text.
+template <typename T>
+T must(Result<T> result) {
+  EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().text());
+  return std::move(result).value();
+}
+inline void must(Result<void> result) { EXPECT_TRUE(result.ok()) << result.error().text(); }
+
+}  // namespace railyard

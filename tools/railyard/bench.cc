@@ -1,0 +1,200 @@
+/// `railyard bench`: what Railyard reaches on this machine's rails, beside bare libfabric calls if asked.
+#include <fmt/core.h>
+#include <sched.h>
+
+#include <charconv>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench_match.hpp"
+#include "bench_report.hpp"
+#include "commands.hpp"
+#include "ranks.hpp"
+#include "text.hpp"
+
+namespace railyard::tool {
+
+namespace {
+
+using bench::Test;
+
+constexpr std::size_t kLargest = std::size_t{256} << 20U;
+
+struct Line {
+  std::string test;
+  std::string driver;
+  std::string provider;
+  std::string interfaces;
+  std::uint32_t rails = 0;
+  std::vector<std::string> sizes;
+  std::string beside;
+  std::string json;
+  bool no_pin = false;
+  BenchOptions options;
+};
+
+const std::map<std::string, Test> kTests = {{"put", Test::put},
+                                            {"get", Test::get},
+                                            {"put_signal", Test::put_signal},
+                                            {"atomic", Test::atomic},
+                                            {"rate", Test::rate}};
+
+std::vector<std::size_t> default_sizes(Test test) {
+  switch (test) {
+    case Test::put:
+    case Test::get:
+      return {64 * 1024, 1024 * 1024, 4 * 1024 * 1024};
+    case Test::put_signal:
+      return {8, 1024};
+    case Test::atomic:
+      return {8};
+    case Test::rate:
+      break;
+  }
+  return {8, 64};
+}
+
+/// "64", "4K", "1M"
+Result<std::size_t> parse_size(Test test, const std::string& text) {
+  std::size_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stopped, failure] = std::from_chars(text.data(), end, value);
+  const std::string unit(stopped, end);
+  const std::size_t factor = unit.empty()                   ? 1
+                             : unit == "K" || unit == "KiB" ? 1024
+                             : unit == "M" || unit == "MiB" ? 1024 * 1024
+                                                            : 0;
+  if (failure != std::errc() || factor == 0 || value == 0 || value > kLargest / factor) {
+    return Error(Status::invalid, fmt::format("--sizes: '{}' is no size from 1 to 256M (K and M may follow)", text));
+  }
+  if (test == Test::atomic && value * factor != 4 && value * factor != 8) {
+    return Error(Status::invalid, fmt::format("--sizes: an atomic has 4 or 8 bytes, not {}", text));
+  }
+  return value * factor;
+}
+
+Result<void> complete_options(Line& line) {
+  line.options.test = kTests.at(line.test);
+  line.options.beside_raw = line.beside == "raw";
+  for (const std::string& text : line.sizes) {
+    auto size = parse_size(line.options.test, text);
+    if (!size) return std::move(size.error());
+    line.options.sizes.push_back(*size);
+  }
+  if (line.options.sizes.empty()) line.options.sizes = default_sizes(line.options.test);
+  if (line.json.empty()) return {};
+  return check_writable(line.json);
+}
+
+/// The environment's settings with what the line says on top.
+Result<Settings> make_settings(const Line& line) {
+  auto settings = Settings::from_environment();
+  if (!settings) return settings;
+  const std::string rails = line.rails == 0 ? "" : fmt::format("{}", line.rails);
+  for (const auto& [name, value] : {std::pair<const char*, const std::string&>{"RAILYARD_DRIVER", line.driver},
+                                    {"RAILYARD_PROVIDER", line.provider},
+                                    {"RAILYARD_INTERFACES", line.interfaces},
+                                    {"RAILYARD_RAILS", rails}}) {
+    if (value.empty()) continue;
+    if (auto set = settings->set(name, value); !set) return std::move(set.error());
+  }
+  return settings;
+}
+
+/// Each rank on a core of its own, where there are two: a scheduler that moves them is not what is measured.
+void pin(int rank) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
+  int turn = rank % CPU_COUNT(&allowed);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || turn-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (sched_setaffinity(0, sizeof(one), &one) != 0) fmt::print(stderr, "railyard bench: rank {} not pinned\n", rank);
+    return;
+  }
+}
+
+int bench_rank(const Line& line, const Settings& settings, Bootstrap& bootstrap) {
+  if (!line.no_pin) pin(bootstrap.rank());
+  auto match = BenchMatch::open(line.options, settings, bootstrap);
+  if (!match) return report_error("bench", match.error());
+  auto report = (*match)->run();
+  if (!report) return report_error("bench", report.error());
+  if (auto closed = (*match)->close(); !closed) return report_error("bench", closed.error());
+  if (bootstrap.rank() != 0) return kExitOk;
+  // With the JSON on the standard output nothing else may be there.
+  fmt::print(line.json == "-" ? stderr : stdout, "{}", bench_table(line.options, settings, *report));
+  if (line.json.empty()) return kExitOk;
+  if (auto written = write_text(line.json, bench_json(line.options, settings, *report)); !written) {
+    return report_error("bench", written.error());
+  }
+  return kExitOk;
+}
+
+int run_bench(Line line) {
+  if (auto completed = complete_options(line); !completed) return report_error("bench", completed.error());
+  auto settings = make_settings(line);
+  if (!settings) return report_error("bench", settings.error());
+  return run_ranks("bench", 2, *settings,
+                   [&line](const Settings& own, Bootstrap& bootstrap) { return bench_rank(line, own, bootstrap); });
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, int& exit_code) {
+  auto line = std::make_shared<Line>();
+  CLI::App* bench = app.add_subcommand("bench", "Bandwidth, round trips and rates between two ranks, data verified");
+  bench->add_option("TEST", line->test, "put, get, put_signal, atomic or rate")
+      ->required()
+      ->check(CLI::IsMember({"put", "get", "put_signal", "atomic", "rate"}))
+      ->type_name("");
+  bench->add_option("--driver", line->driver, "The driver that opens rails (default: RAILYARD_DRIVER, or ofi)")
+      ->type_name("NAME");
+  bench->add_option("--provider", line->provider, "The libfabric provider, such as tcp (default: the best one found)")
+      ->type_name("NAME");
+  bench->add_option("--interfaces", line->interfaces, "Interfaces to use, such as lo or eth0,eth1 (default: all)")
+      ->type_name("LIST");
+  bench->add_option("--rails", line->rails, "How many rails (default: one per NIC port)")
+      ->check(CLI::Range(1, 256))
+      ->type_name("N");
+  bench->add_option("--sizes", line->sizes, "Bytes of one operation: 8,64K,1M (default: by test)")
+      ->delimiter(',')
+      ->type_name("LIST");
+  bench->add_option("--beside", line->beside, "raw: bare libfabric calls of the same kind, in turn with ours")
+      ->check(CLI::IsMember({"raw"}))
+      ->type_name("raw");
+  bench->add_option("--rounds", line->options.rounds, "Measured rounds of each side; figures are medians")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str()
+      ->type_name("N");
+  bench->add_option("--round-ms", line->options.round_ms, "About how long a round lasts, in milliseconds")
+      ->check(CLI::Range(1, 60000))
+      ->capture_default_str()
+      ->type_name("MS");
+  bench->add_flag("--no-pin", line->no_pin, "Do not pin the two ranks to different cores");
+  bench->add_option("--json", line->json, "Write the figures as JSON to FILE; - is the standard output")
+      ->type_name("FILE");
+  bench->footer(
+      "Tests:\n"
+      "  put         MB/s of a stream of puts until all of them are complete at the target\n"
+      "  get         MB/s of a stream of gets\n"
+      "  put_signal  us there and back: a put with its signal, answered by another\n"
+      "  atomic      us of a fetching addition (4 or 8 bytes)\n"
+      "  rate        op/s of small puts until all of them are complete at the target\n"
+      "With several rails raw is the sum of what each rail reaches alone (of round trips: the shortest).\n"
+      "Starts its two ranks itself, unless it runs inside a world (railyard launch, mpirun) of two.\n"
+      "Examples:\n"
+      "  railyard bench put --provider tcp --interfaces lo --rails 1 --sizes 1M --beside raw\n"
+      "  railyard bench put_signal --sizes 8,1024 --json figures.json\n"
+      "  railyard launch -n 2 -- railyard bench get\n"
+      "Exit codes: 0 measured and verified; 1 wrong data or a failed run; 2 a bad argument or setting;\n"
+      "3 no rail or provider, or a file that cannot be written.");
+  bench->callback([line, &exit_code] { exit_code = run_bench(*line); });
+}
+
+}  // namespace railyard::tool

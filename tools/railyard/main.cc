@@ -1,0 +1,64 @@
+/// `railyard`: the command. Parses the line, runs one subcommand, returns its exit code.
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "commands.hpp"
+
+#ifndef RAILYARD_VERSION
+#error "RAILYARD_VERSION comes from the build"
+#endif
+
+namespace railyard::tool {
+
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  railyard demo                                   verified traffic between 4 ranks of this machine
+  railyard info --settings                        what was found here and every setting
+  railyard bench put --rails 2 --sizes 1048576    bandwidth over two rails
+  railyard bench put_signal --beside raw          round trip, beside bare libfabric calls
+  railyard launch -n 4 -- ./my-program            start my-program as a world of 4 ranks
+  railyard sim --schedules 1000 --seed 1          the engine on simulated rails
+
+Exit codes: 0 all well; 1 the run found a failure; 2 an argument or a setting makes no sense;
+3 this machine cannot do it (no rail, unknown provider, file not writable).
+`railyard launch` passes on the code of the program that it starts.)";
+
+int run(int argc, char** argv) {
+  CLI::App app{"Railyard: one-sided data movement over every path between the processes of a cluster", "railyard"};
+  app.set_version_flag("--version", std::string("railyard ") + RAILYARD_VERSION);
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::simple);
+
+  int exit_code = kExitOk;
+  add_demo_command(app, exit_code);
+  add_info_command(app, exit_code);
+  add_bench_command(app, exit_code);
+  add_launch_command(app, exit_code);
+  add_sim_command(app, exit_code);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // CLI11 answers --help and --version through the same way; those are no errors.
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace railyard::tool
+
+int main(int argc, char** argv) {
+  try {
+    return railyard::tool::run(argc, argv);
+  } catch (const std::exception& error) {
+    // The library throws nothing; this is memory running out or a defect of the command itself.
+    fmt::print(stderr, "railyard: {}\n", error.what());
+    return railyard::tool::kExitFailed;
+  }
+}

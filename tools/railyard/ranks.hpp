@@ -1,0 +1,19 @@
+/// Runs a command's body as every rank of a world: of the one it is in, or of one that it starts on this machine.
+#pragma once
+
+#include <functional>
+
+#include "railyard/bootstrap.hpp"
+#include "railyard/settings.hpp"
+
+namespace railyard::tool {
+
+/// What a rank does; its answer is the rank's exit code.
+using RankBody = std::function<int(const Settings& settings, Bootstrap& bootstrap)>;
+
+/// Inside a world (railyard launch, a PMIx launcher) this process is one of its ranks. Elsewhere `ranks` processes are
+/// forked, in the namespaces of RAILYARD_LAB_NETNS where that is set. Settings that leave no rail are reported once,
+/// for all ranks. Returns the exit code of the whole.
+int run_ranks(const char* command, int ranks, const Settings& settings, const RankBody& body);
+
+}  // namespace railyard::tool
