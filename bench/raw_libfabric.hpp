@@ -97,7 +97,8 @@ class RawRail final : public Contestant {
   std::int64_t timeout_ns_ = 0;
   bool has_atomics_ = false;
   bool uses_receives_ = false;
-  bool yields_ = false;  ///< one core for both ranks: spinning would only delay the peer
+  std::uint32_t patience_ = 0;  ///< empty polls in a row before the core is offered to others, as our engine does
+  std::uint32_t empty_polls_ = 0;
   std::span<std::byte> exposed_;
   std::span<std::byte> buffer_;
 

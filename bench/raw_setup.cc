@@ -16,15 +16,27 @@ namespace {
 constexpr std::size_t kMostInFlight = 1024;
 constexpr std::size_t kReceives = 64;
 constexpr std::size_t kMessageBytes = 64;
+constexpr std::uint32_t kPatience = 128;
 
 Error raw_error(const RawPlace& place, const char* call, int code) {
   return Error(Status::rail_failed,
                fmt::format("bare libfabric on {} {}: {}: {}", place.provider, place.domain, call, fi_strerror(-code)));
 }
 
+/// An empty name stands for any.
+bool is_name(const char* given, const std::string& wanted) {
+  return wanted.empty() || (given != nullptr && wanted == given);
+}
+
+bool is_place(const fi_info& info, const RawPlace& place) {
+  return is_name(info.fabric_attr->prov_name, place.provider) && is_name(info.domain_attr->name, place.domain) &&
+         is_name(info.fabric_attr->name, place.fabric);
+}
+
 /// A libfabric string attribute, to be freed with its fi_info.
 char* owned_string(const std::string& text) { return text.empty() ? nullptr : ::strdup(text.c_str()); }
 
+/// One core for both ranks: spinning would only delay the peer.
 bool single_core() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -42,7 +54,7 @@ Result<std::unique_ptr<RawRail>> RawRail::open(const RawPlace& place, std::span<
   rail->timeout_ns_ = std::int64_t{timeout_ms} * 1'000'000;
   rail->exposed_ = exposed;
   rail->buffer_ = buffer;
-  rail->yields_ = single_core();
+  rail->patience_ = single_core() ? 0 : kPatience;
   if (auto opened = rail->open_endpoint(atomics); !opened) return std::move(opened.error());
   if (auto registered = rail->register_all(); !registered) return std::move(registered.error());
   if (auto posted = rail->keep_receives(); !posted) return std::move(posted.error());
@@ -65,8 +77,14 @@ Result<void> RawRail::find_place(bool atomics) {
   fi_info* found = nullptr;
   const int code = fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
   if (code != 0) return raw_error(place_, "fi_getinfo", code);
-  info_.reset(found);
-  return {};
+  // A layered provider answers with every interface, whatever the hints name.
+  const std::unique_ptr<fi_info, InfoCloser> all(found);
+  for (const fi_info* one = found; one != nullptr; one = one->next) {
+    if (!is_place(*one, place_)) continue;
+    info_.reset(fi_dupinfo(one));
+    return info_ ? Result<void>{} : Error(Status::no_memory, "fi_dupinfo");
+  }
+  return raw_error(place_, "fi_getinfo", -FI_ENODATA);
 }
 
 Result<void> RawRail::open_endpoint(bool atomics) {

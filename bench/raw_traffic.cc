@@ -67,9 +67,10 @@ Result<void> RawRail::poll() {
   std::array<fi_cq_data_entry, kQueueBatch> entries;
   const ssize_t got = fi_cq_read(queue_.get(), entries.data(), entries.size());
   if (got == -FI_EAGAIN) {
-    if (yields_) sched_yield();
+    if (++empty_polls_ > patience_) sched_yield();
     return {};
   }
+  empty_polls_ = 0;
   if (got < 0) return queue_error();
   for (std::size_t i = 0; i < static_cast<std::size_t>(got); ++i) {
     const fi_cq_data_entry& entry = entries[i];

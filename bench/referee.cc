@@ -49,7 +49,7 @@ Result<Plan> Referee::agree(const Plan& mine) {
 Result<void> Referee::verdict(const Result<void>& mine) {
   ByteWriter out;
   out.u8(static_cast<std::uint8_t>(mine.status()));
-  out.text(mine.ok() ? "" : mine.error().text());
+  out.text(mine.ok() ? "" : mine.error().message());
   auto all = bootstrap_.allgather(out.bytes(), deadline_);
   if (!all) return std::move(all.error());
   for (std::size_t rank = 0; rank < all->size(); ++rank) {
@@ -57,7 +57,9 @@ Result<void> Referee::verdict(const Result<void>& mine) {
     const std::uint8_t status = in.u8();
     const std::string text = in.text();
     if (!in.done() || status > static_cast<std::uint8_t>(Status::no_memory)) return garbled();
-    if (status != 0) return Error(static_cast<Status>(status), fmt::format("rank {}: {}", rank, text));
+    if (status == 0) continue;
+    both_know_ = true;
+    return Error(static_cast<Status>(status), fmt::format("rank {}: {}", rank, text));
   }
   return {};
 }

@@ -32,10 +32,13 @@ class Referee {
   Result<void> verdict(const Result<void>& mine);
   /// Gives the other rank some bytes; returns its own.
   Result<std::vector<std::byte>> exchange(std::span<const std::byte> mine);
+  /// A verdict was a failure: both ranks know it, one of them is enough to report it.
+  bool both_know() const { return both_know_; }
 
  private:
   Bootstrap& bootstrap_;
   Deadline deadline_;
+  bool both_know_ = false;
 };
 
 }  // namespace railyard::bench

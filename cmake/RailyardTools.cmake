@@ -13,6 +13,13 @@ add_executable(railyard-command tools/railyard/main.cc)
 set_target_properties(railyard-command PROPERTIES OUTPUT_NAME railyard)
 target_link_libraries(railyard-command PRIVATE railyard_command_parts)
 
+# Programs that measure one thing and are run by a script beside them.
+add_executable(bench-instructions bench/engine/instructions.cc)
+set_target_properties(bench-instructions PROPERTIES
+  OUTPUT_NAME instructions RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+target_include_directories(bench-instructions PRIVATE src)
+target_link_libraries(bench-instructions PRIVATE railyard_compiler railyard fmt::fmt)
+
 # An example sees only what an installed Railyard offers: the public headers and the library.
 file(GLOB example_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_CURRENT_SOURCE_DIR}/examples/[0-9][0-9]-*)
 set(railyard_examples "")

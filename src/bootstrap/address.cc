@@ -87,7 +87,8 @@ Result<Fd> listen_tcp(const Address& address, int backlog) {
   for (const addrinfo* entry = list->get(); entry != nullptr; entry = entry->ai_next) entries.push_back(entry);
   // The IPv6 wildcard takes IPv4 callers too.
   if (!exact)
-    std::ranges::stable_partition(entries, [](const addrinfo* entry) { return entry->ai_family == AF_INET6; });
+    std::stable_partition(entries.begin(), entries.end(),
+                          [](const addrinfo* entry) { return entry->ai_family == AF_INET6; });
   int code = EADDRNOTAVAIL;
   for (const addrinfo* entry : entries) {
     Fd socket(::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -103,8 +104,10 @@ Result<Fd> listen_tcp(const Address& address, int backlog) {
   return system_error(fmt::format("cannot listen on {}", address.text()), code);
 }
 
-/// Whether a socket file is what a process that died left behind.
-bool is_abandoned(const SocketAddress& name) {
+/// Whether the file in the way is a socket that a process left behind when it died. Nothing else may be removed.
+bool is_abandoned(const std::string& path, const SocketAddress& name) {
+  struct stat file {};
+  if (lstat(path.c_str(), &file) != 0 || !S_ISSOCK(file.st_mode)) return false;
   const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   return probe && ::connect(probe.get(), name.get(), name.length) != 0 && errno == ECONNREFUSED;
 }
@@ -117,7 +120,7 @@ Result<Fd> listen_unix(const Address& address, int backlog) {
   if (address.kind == Address::Kind::unix_path) fchmod(socket.get(), S_IRUSR | S_IWUSR);
   int bound = bind(socket.get(), name.get(), name.length);
   if (bound != 0 && errno == EADDRINUSE && address.kind == Address::Kind::unix_path) {
-    if (is_abandoned(name) && unlink(address.path.c_str()) == 0) {
+    if (is_abandoned(address.path, name) && unlink(address.path.c_str()) == 0) {
       bound = bind(socket.get(), name.get(), name.length);
     } else {
       errno = EADDRINUSE;

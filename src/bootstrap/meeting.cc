@@ -54,17 +54,17 @@ std::vector<std::int32_t> Meeting::missing_ranks() const {
 
 std::optional<Complaint> Meeting::obstacle() const {
   for (std::int32_t rank = 0; rank < job_.size; ++rank) {
-    const Seat seat = members_[index(rank)].seat;
-    if (seat == Seat::left) {
-      return Complaint{Status::peer_lost, rank,
-                       fmt::format("{} has closed its bootstrap: no {} of all {} ranks can complete", full_name(rank),
-                                   to_string(call_), job_.size)};
-    }
-    if (seat == Seat::empty && !job_.ended[index(rank)].empty()) {
-      return Complaint{
-          Status::peer_lost, rank,
-          fmt::format("rank {} ended before it arrived at {}: {}", rank, job_.where, job_.ended[index(rank)])};
-    }
+    if (members_[index(rank)].seat != Seat::left) continue;
+    return Complaint{Status::peer_lost, rank,
+                     fmt::format("{} has closed its bootstrap: no {} of all {} ranks can complete", full_name(rank),
+                                 to_string(call_), job_.size)};
+  }
+  // The first to end is the cause; others may have ended because of it.
+  for (const std::int32_t rank : job_.ended_in_order) {
+    if (members_[index(rank)].seat != Seat::empty) continue;
+    return Complaint{
+        Status::peer_lost, rank,
+        fmt::format("rank {} ended before it arrived at {}: {}", rank, job_.where, job_.ended[index(rank)])};
   }
   return std::nullopt;
 }

@@ -17,7 +17,8 @@ struct Job {
   std::int32_t size = 0;
   std::string where;               ///< the rendezvous's address
   std::vector<std::string> ended;  ///< by rank: how its process ended, as the launcher saw it; empty: it lives
-  std::vector<bool> refused;       ///< by rank: somebody with this rank and a wrong key was turned away
+  std::vector<std::int32_t> ended_in_order;  ///< the ranks of `ended`, the first to end first
+  std::vector<bool> refused;                 ///< by rank: somebody with this rank and a wrong key was turned away
 };
 
 class Meeting {

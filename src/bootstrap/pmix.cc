@@ -30,8 +30,11 @@ Result<std::unique_ptr<Bootstrap>> open_pmix(std::int64_t) {
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <sstream>
 #include <utility>
 
+#include "base/bytes.hpp"
 #include "base/log.hpp"
 #include "bootstrap/protocol.hpp"
 
@@ -41,68 +44,61 @@ namespace {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-/// How long to ask who has arrived once a call's time is up.
-constexpr auto kAskMissing = std::chrono::seconds(1);
+/// A flag as PMIx takes it. Its value needs no release.
+struct Flag {
+  explicit Flag(const char* name, bool value = true) {
+    std::memset(&info, 0, sizeof(info));
+    PMIx_Info_load(&info, name, &value, PMIX_BOOL);
+  }
+  pmix_info_t info;
+};
 
-/// One answer from PMIx's own thread. Shared with it: an answer may come after the asker has given up.
-struct Answer {
+/// A fence under way. Shared with PMIx's own thread, which may come to its end after the asker has given up.
+struct Fence {
+  explicit Fence(bool collect) : collect_data(PMIX_COLLECT_DATA, collect) {}
+
+  const Flag collect_data;
   std::mutex mutex;
-  std::condition_variable arrived;
-  std::optional<pmix_status_t> status;
-  std::vector<std::byte> bytes;
+  std::condition_variable ended;
+  std::optional<pmix_status_t> status;  ///< guarded by mutex
 
   /// Nothing when the deadline passes first.
   std::optional<pmix_status_t> wait(std::optional<SteadyTime> deadline) {
     std::unique_lock lock(mutex);
     const auto there = [this] { return status.has_value(); };
     if (deadline) {
-      arrived.wait_until(lock, *deadline, there);
+      ended.wait_until(lock, *deadline, there);
     } else {
-      arrived.wait(lock, there);
+      ended.wait(lock, there);
     }
     return status;
   }
 };
-using SharedAnswer = std::shared_ptr<Answer>;
 
-/// What PMIx hands back to its callbacks: a reference of its own.
-void* hand_over(const SharedAnswer& answer) { return new SharedAnswer(answer); }
-SharedAnswer take_back(void* handed) {
-  const std::unique_ptr<SharedAnswer> owner(static_cast<SharedAnswer*>(handed));
-  return *owner;
-}
-
-void finish(const SharedAnswer& answer, pmix_status_t status) {
+void on_fence(pmix_status_t status, void* handed) {
+  const std::unique_ptr<std::shared_ptr<Fence>> owner(static_cast<std::shared_ptr<Fence>*>(handed));
+  Fence& fence = **owner;
   {
-    const std::lock_guard lock(answer->mutex);
-    answer->status = status;
+    const std::lock_guard lock(fence.mutex);
+    fence.status = status;
   }
-  answer->arrived.notify_all();
-}
-
-void on_fence(pmix_status_t status, void* handed) { finish(take_back(handed), status); }
-
-void on_value(pmix_status_t status, pmix_value_t* value, void* handed) {
-  const SharedAnswer answer = take_back(handed);
-  if (status == PMIX_SUCCESS && value != nullptr) {
-    if (value->type == PMIX_BYTE_OBJECT) {
-      const auto* data = reinterpret_cast<const std::byte*>(value->data.bo.bytes);
-      answer->bytes.assign(data, data + value->data.bo.size);
-    } else {
-      status = PMIX_ERR_TYPE_MISMATCH;
-    }
-  }
-  finish(answer, status);
+  fence.ended.notify_all();
 }
 
 Error pmix_error(std::string_view what, pmix_status_t status) {
   return Error(Status::io, fmt::format("PMIx: {}: {}", what, PMIx_Error_string(status)));
 }
 
+/// What one rank left for one call.
+struct Contribution {
+  Call call = Call::barrier;
+  std::vector<std::byte> bytes;
+};
+
 class Pmix final : public Bootstrap {
  public:
-  Pmix(const pmix_proc_t& self, int size, std::int64_t timeout_ns)
-      : self_(self), size_(size), timeout_ns_(timeout_ns) {}
+  Pmix(const pmix_proc_t& self, int size, std::set<int> local, std::int64_t timeout_ns)
+      : self_(self), size_(size), local_(std::move(local)), timeout_ns_(timeout_ns) {}
   ~Pmix() override { PMIx_Finalize(nullptr, 0); }
 
   int rank() const override { return static_cast<int>(self_.rank); }
@@ -115,113 +111,121 @@ class Pmix final : public Bootstrap {
                    fmt::format("a contribution of {} bytes to an allgather is too long: at most {}", mine.size(),
                                kMostContribution));
     }
-    const auto until = when(deadline);
-    if (auto met = meet(Call::allgather, mine, deadline, until); !met) return std::move(met.error());
-    std::vector<SharedAnswer> answers;
-    for (int rank = 0; rank < size_; ++rank) answers.push_back(ask(rank, Call::allgather, calls_ - 1));
+    const std::uint64_t number = calls_;
+    if (auto met = meet(Call::allgather, mine, deadline); !met) return std::move(met.error());
     std::vector<std::vector<std::byte>> gathered;
     for (int rank = 0; rank < size_; ++rank) {
-      const SharedAnswer& answer = answers[static_cast<std::size_t>(rank)];
-      const auto status = answer->wait(until);
-      if (!status) {
-        return give_up(Error(Status::timeout,
-                             fmt::format("PMIx did not deliver the contribution of rank {} to allgather {} within {}",
-                                         rank, calls_ - 1, shown(deadline)),
-                             {.peer = rank, .operation = "allgather"}));
-      }
-      if (*status != PMIX_SUCCESS) {
-        return give_up(pmix_error(fmt::format("the contribution of rank {} to call {}, an allgather here, is not there "
-                                              "(does every rank make the same calls in the same order?)",
-                                              rank, calls_ - 1),
-                                  *status));
-      }
-      gathered.push_back(std::move(answer->bytes));
+      auto contribution = ask(rank, number);
+      if (!contribution) return give_up(std::move(contribution.error()));
+      if (contribution->call != Call::allgather)
+        return give_up(difference(Call::allgather, number, rank, contribution->call));
+      gathered.push_back(std::move(contribution->bytes));
     }
     return gathered;
   }
 
-  Result<void> barrier(Deadline deadline) override { return meet(Call::barrier, {}, deadline, when(deadline)); }
+  Result<void> barrier(Deadline deadline) override { return meet(Call::barrier, {}, deadline); }
 
  private:
-  std::optional<SteadyTime> when(Deadline deadline) const {
-    const std::int64_t nanoseconds = deadline.nanoseconds(timeout_ns_);
-    if (nanoseconds == INT64_MAX) return std::nullopt;
-    return std::chrono::steady_clock::now() + std::chrono::nanoseconds(nanoseconds);
-  }
-  std::string shown(Deadline deadline) const {
-    return show_duration(static_cast<std::uint64_t>(deadline.nanoseconds(timeout_ns_)));
-  }
+  static std::string key_of(std::uint64_t number) { return fmt::format("railyard.{}", number); }
 
-  static std::string key_of(Call call, std::uint64_t number) {
-    return fmt::format("railyard.{}.{}", to_string(call), number);
-  }
-
-  /// Leaves `mine` under this call's key and waits for everybody. A barrier leaves a key too: that is how it can be
-  /// told who is missing.
-  Result<void> meet(Call call, std::span<const std::byte> mine, Deadline deadline, std::optional<SteadyTime> until) {
+  /// Leaves the call and `mine` under this call's key and waits for everybody. A barrier leaves a key too: that is how
+  /// it can be told who is missing.
+  Result<void> meet(Call call, std::span<const std::byte> mine, Deadline deadline) {
     if (broken_) return broken_->copy();
     const std::uint64_t number = calls_++;
-    std::vector<std::byte> content(mine.begin(), mine.end());
+    const std::int64_t timeout_ns = deadline.nanoseconds(timeout_ns_);
+    const auto until = timeout_ns == INT64_MAX
+                           ? std::optional<SteadyTime>()
+                           : std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+    if (auto published = publish(call, number, mine); !published) return give_up(std::move(published.error()));
+
+    const auto fence = std::make_shared<Fence>(call == Call::allgather);
+    auto handed = std::make_unique<std::shared_ptr<Fence>>(fence);
+    const pmix_status_t begun = PMIx_Fence_nb(nullptr, 0, &fence->collect_data.info, 1, on_fence, handed.get());
+    if (begun == PMIX_OPERATION_SUCCEEDED) return {};
+    if (begun != PMIX_SUCCESS) return give_up(pmix_error("cannot fence", begun));
+    handed.release();  // PMIx has it now
+    const auto ended = fence->wait(until);
+    if (!ended) return give_up(missing(call, number, show_duration(static_cast<std::uint64_t>(timeout_ns))));
+    if (*ended != PMIX_SUCCESS) return give_up(explain(call, number, *ended));
+    return {};
+  }
+
+  static Result<void> publish(Call call, std::uint64_t number, std::span<const std::byte> mine) {
+    ByteWriter writer;
+    writer.u8(static_cast<std::uint8_t>(call));
+    writer.raw(mine);
+    std::vector<std::byte> content = writer.take();
     pmix_value_t value;
     std::memset(&value, 0, sizeof(value));
     value.type = PMIX_BYTE_OBJECT;
     value.data.bo.bytes = reinterpret_cast<char*>(content.data());
     value.data.bo.size = content.size();
-    pmix_status_t status = PMIx_Put(PMIX_GLOBAL, key_of(call, number).c_str(), &value);
+    pmix_status_t status = PMIx_Put(PMIX_GLOBAL, key_of(number).c_str(), &value);
     if (status == PMIX_SUCCESS) status = PMIx_Commit();
-    if (status != PMIX_SUCCESS) return give_up(pmix_error("cannot publish", status));
-
-    const auto answer = std::make_shared<Answer>();
-    bool collect = call == Call::allgather;
-    pmix_info_t info;
-    std::memset(&info, 0, sizeof(info));
-    PMIx_Info_load(&info, PMIX_COLLECT_DATA, &collect, PMIX_BOOL);
-    void* const handed = hand_over(answer);
-    status = PMIx_Fence_nb(nullptr, 0, &info, 1, on_fence, handed);
-    if (status != PMIX_SUCCESS) take_back(handed);
-    if (status == PMIX_OPERATION_SUCCEEDED) return {};
-    if (status != PMIX_SUCCESS) return give_up(pmix_error("cannot fence", status));
-    const auto fenced = answer->wait(until);
-    if (!fenced) return give_up(missing(call, number, shown(deadline)));
-    if (*fenced != PMIX_SUCCESS)
-      return give_up(pmix_error(fmt::format("{} {} failed", to_string(call), number), *fenced));
+    if (status != PMIX_SUCCESS) return pmix_error("cannot publish", status);
     return {};
   }
 
-  /// Asks for what `rank` left for a call. Does not wait.
-  SharedAnswer ask(int rank, Call call, std::uint64_t number) const {
+  /// What `rank` left for a call, if it is known here: at once, or not at all.
+  Result<Contribution> ask(int rank, std::uint64_t number) const {
     pmix_proc_t peer = self_;
     peer.rank = static_cast<pmix_rank_t>(rank);
-    auto answer = std::make_shared<Answer>();
-    void* const handed = hand_over(answer);
-    const pmix_status_t status = PMIx_Get_nb(&peer, key_of(call, number).c_str(), nullptr, 0, on_value, handed);
-    if (status != PMIX_SUCCESS) {
-      take_back(handed);
-      finish(answer, status);
+    const Flag immediate(PMIX_IMMEDIATE);
+    pmix_value_t* value = nullptr;
+    const pmix_status_t status = PMIx_Get(&peer, key_of(number).c_str(), &immediate.info, 1, &value);
+    if (status != PMIX_SUCCESS || value == nullptr) {
+      return pmix_error(fmt::format("what rank {} left for call {} is not there", rank, number), status);
     }
-    return answer;
+    Contribution contribution;
+    bool sound = value->type == PMIX_BYTE_OBJECT;
+    if (sound) {
+      ByteReader reader(std::as_bytes(std::span(value->data.bo.bytes, value->data.bo.size)));
+      contribution.call = static_cast<Call>(reader.u8());
+      sound = reader.ok();
+      const auto bytes = reader.raw(reader.remaining());
+      contribution.bytes.assign(bytes.begin(), bytes.end());
+    }
+    PMIX_VALUE_RELEASE(value);
+    if (!sound) return Error(Status::io, fmt::format("what rank {} left for call {} is malformed", rank, number));
+    return contribution;
   }
 
-  /// The error of a call that not everybody has entered: those whose key is there have.
+  Error difference(Call call, std::uint64_t number, int other_rank, Call other_call) const {
+    return Error(
+        Status::invalid,
+        fmt::format("rank {} made {} as its call number {}, rank {} made {}: every rank must make the same collective "
+                    "calls in the same order",
+                    other_rank, to_string(other_call), number, rank(), to_string(call)),
+        {.peer = other_rank, .operation = to_string(call)});
+  }
+
+  /// The error of a fence that failed. Different calls make different fences, which PMIx does not let pass.
+  Error explain(Call call, std::uint64_t number, pmix_status_t status) const {
+    for (const int other : local_) {
+      const auto contribution = ask(other, number);
+      if (contribution && contribution->call != call) return difference(call, number, other, contribution->call);
+    }
+    return pmix_error(fmt::format("{} {} failed", to_string(call), number), status);
+  }
+
+  /// The error of a call that not everybody has entered. Of the ranks of this host it is known who has; what those of
+  /// other hosts left comes here only with the end of the fence.
   Error missing(Call call, std::uint64_t number, const std::string& waited) const {
-    std::vector<SharedAnswer> answers;
-    for (int rank = 0; rank < size_; ++rank) answers.push_back(ask(rank, call, number));
-    const auto until = std::chrono::steady_clock::now() + kAskMissing;
     std::vector<std::int32_t> ranks;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (answers[static_cast<std::size_t>(rank)]->wait(until) != PMIX_SUCCESS) ranks.push_back(rank);
+    for (const int rank : local_) {
+      if (!ask(rank, number)) ranks.push_back(rank);
     }
-    if (ranks.empty()) {
-      return Error(Status::timeout,
-                   fmt::format("PMIx did not complete {} {} within {}", to_string(call), number, waited),
-                   {.operation = to_string(call)});
-    }
+    const std::string who = !ranks.empty()                        ? fmt::format("{} of {}", list_ranks(ranks), size_)
+                            : std::cmp_less(local_.size(), size_) ? "a rank on another host"
+                                                                  : "PMIx itself, with every rank there,";
     return Error(
         Status::timeout,
-        fmt::format("{} of {} did not enter {} {} within {}; check that every rank makes the same calls in the "
+        fmt::format("{} did not enter {} {} within {}; check that every rank runs and makes the same calls in the "
                     "same order",
-                    list_ranks(ranks), size_, to_string(call), number, waited),
-        {.peer = ranks.front(), .operation = to_string(call)});
+                    who, to_string(call), number, waited),
+        {.peer = ranks.empty() ? -1 : ranks.front(), .operation = to_string(call)});
   }
 
   Error give_up(Error error) {
@@ -231,10 +235,37 @@ class Pmix final : public Bootstrap {
 
   const pmix_proc_t self_;
   const int size_;
+  const std::set<int> local_;  ///< the ranks of this host
   const std::int64_t timeout_ns_;
   std::uint64_t calls_ = 0;
   std::optional<Error> broken_;
 };
+
+/// The ranks of the job on this host; at least this one.
+std::set<int> local_ranks(const pmix_proc_t& self, const pmix_proc_t& job) {
+  std::set<int> ranks = {static_cast<int>(self.rank)};
+  pmix_value_t* value = nullptr;
+  if (PMIx_Get(&job, PMIX_LOCAL_PEERS, nullptr, 0, &value) != PMIX_SUCCESS || value == nullptr) return ranks;
+  if (value->type == PMIX_STRING && value->data.string != nullptr) {
+    std::istringstream list(value->data.string);
+    for (std::string number; std::getline(list, number, ',');) ranks.insert(atoi(number.c_str()));
+  }
+  PMIX_VALUE_RELEASE(value);
+  return ranks;
+}
+
+Result<int> job_size(const pmix_proc_t& self, const pmix_proc_t& job) {
+  pmix_value_t* value = nullptr;
+  const pmix_status_t status = PMIx_Get(&job, PMIX_JOB_SIZE, nullptr, 0, &value);
+  if (status != PMIX_SUCCESS || value == nullptr) return pmix_error("the job's size is not known", status);
+  const std::uint32_t size = value->type == PMIX_UINT32 ? value->data.uint32 : 0;
+  PMIX_VALUE_RELEASE(value);
+  if (size == 0 || size > static_cast<std::uint32_t>(kMostRanks) || self.rank >= size) {
+    return Error(Status::out_of_range,
+                 fmt::format("PMIx says rank {} of {}: a job has 1 to {} ranks", self.rank, size, kMostRanks));
+  }
+  return static_cast<int>(size);
+}
 
 }  // namespace
 
@@ -248,20 +279,12 @@ Result<std::unique_ptr<Bootstrap>> open_pmix(std::int64_t timeout_ns) {
   }
   pmix_proc_t job = self;
   job.rank = PMIX_RANK_WILDCARD;
-  pmix_value_t* value = nullptr;
-  const pmix_status_t status = PMIx_Get(&job, PMIX_JOB_SIZE, nullptr, 0, &value);
-  if (status != PMIX_SUCCESS || value == nullptr || value->type != PMIX_UINT32) {
+  const auto size = job_size(self, job);
+  if (!size) {
     PMIx_Finalize(nullptr, 0);
-    return pmix_error("the job's size is not known", status);
+    return size.error().copy();
   }
-  const std::uint32_t size = value->data.uint32;
-  PMIX_VALUE_RELEASE(value);
-  if (size == 0 || size > static_cast<std::uint32_t>(kMostRanks) || self.rank >= size) {
-    PMIx_Finalize(nullptr, 0);
-    return Error(Status::out_of_range,
-                 fmt::format("PMIx says rank {} of {}: at most {} ranks", self.rank, size, kMostRanks));
-  }
-  return std::unique_ptr<Bootstrap>(std::make_unique<Pmix>(self, static_cast<int>(size), timeout_ns));
+  return std::unique_ptr<Bootstrap>(std::make_unique<Pmix>(self, *size, local_ranks(self, job), timeout_ns));
 }
 
 }  // namespace railyard::bootstrap

@@ -280,8 +280,9 @@ void ServerCore::closed(ConnectionId id, std::string_view why) {
 }
 
 void ServerCore::process_ended(std::int32_t rank, std::string how) {
-  if (rank < 0 || rank >= job_.size) return;
+  if (rank < 0 || rank >= job_.size || !job_.ended[static_cast<std::size_t>(rank)].empty()) return;
   job_.ended[static_cast<std::size_t>(rank)] = std::move(how);
+  job_.ended_in_order.push_back(rank);
   for (const auto& meeting : meetings_) deliver(meeting, meeting->process_ended(rank));
 }
 

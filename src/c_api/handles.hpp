@@ -27,6 +27,7 @@ struct ry_world {
 
 struct ry_window {
   railyard::Window window;
+  bool closed = false;  ///< only freeing is left
 };
 
 namespace railyard::c_api {
@@ -35,6 +36,13 @@ namespace railyard::c_api {
 ry_status fail(const Error& error) noexcept;
 /// The same for a mistake in the call itself.
 ry_status fail_invalid(const char* call, const char* what) noexcept;
+
+/// Whether calls may use the window: there is one, and it is not closed.
+inline bool usable(const ry_window* window) noexcept { return window != nullptr && !window->closed; }
+/// The error of a call that may not.
+inline ry_status fail_unusable(const char* call, const ry_window* window) noexcept {
+  return fail_invalid(call, window == nullptr ? "no window" : "the window is closed");
+}
 
 /// A C deadline in the library's terms; false for a number that is none.
 bool to_deadline(int64_t milliseconds, Deadline& deadline) noexcept;

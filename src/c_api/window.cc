@@ -28,7 +28,7 @@ bool is_signal_op(ry_signal_op op) { return op == RY_SIGNAL_ADD || op == RY_SIGN
 /// Runs one operation and hands out its ticket where it is wanted.
 template <typename Operation>
 ry_status operate(const char* call, ry_window* window, ry_ticket* ticket, Operation operation) noexcept {
-  if (window == nullptr) return fail_invalid(call, "no window");
+  if (!usable(window)) return fail_unusable(call, window);
   return guarded(call, [&]() -> ry_status {
     Result<Ticket> done = operation(window->window);
     if (!done) return fail(done.error());
@@ -41,7 +41,7 @@ ry_status operate(const char* call, ry_window* window, ry_ticket* ticket, Operat
 template <typename Wait>
 ry_status wait_value(const char* call, ry_window* window, int64_t deadline_ms, uint64_t* held, Wait wait) noexcept {
   Deadline deadline;
-  if (window == nullptr) return fail_invalid(call, "no window");
+  if (!usable(window)) return fail_unusable(call, window);
   if (!to_deadline(deadline_ms, deadline)) return fail_invalid(call, "no such deadline");
   return guarded(call, [&]() -> ry_status {
     Result<std::uint64_t> value = wait(window->window, deadline);
@@ -55,7 +55,7 @@ ry_status wait_value(const char* call, ry_window* window, int64_t deadline_ms, u
 template <typename Call>
 ry_status with_deadline(const char* name, ry_window* window, int64_t deadline_ms, Call call) noexcept {
   Deadline deadline;
-  if (window == nullptr) return fail_invalid(name, "no window");
+  if (!usable(window)) return fail_unusable(name, window);
   if (!to_deadline(deadline_ms, deadline)) return fail_invalid(name, "no such deadline");
   return guarded(name, [&]() -> ry_status { return status_of(call(window->window, deadline)); });
 }
@@ -73,7 +73,7 @@ railyard::WindowOptions to_options(const ry_window_options* given) {
 
 ry_status hand_out(Result<Window>&& made, ry_window** window) {
   if (!made) return fail(made.error());
-  *window = new ry_window{std::move(*made)};
+  *window = new ry_window{std::move(*made), false};
   return RY_OK;
 }
 
@@ -103,17 +103,21 @@ ry_status ry_window_adopt(ry_world* world, void* memory, size_t bytes, const ry_
 }
 
 ry_status ry_window_close(ry_window* window, int64_t deadline_ms) {
-  return with_deadline(__func__, window, deadline_ms, [](Window& w, Deadline deadline) { return w.close(deadline); });
+  return with_deadline(__func__, window, deadline_ms, [&](Window& w, Deadline deadline) {
+    auto done = w.close(deadline);
+    window->closed = done.ok();
+    return done;
+  });
 }
 
 void ry_window_free(ry_window* window) { delete window; }
 
-void* ry_window_local(const ry_window* window) { return window == nullptr ? nullptr : window->window.local().data(); }
+void* ry_window_local(const ry_window* window) { return !usable(window) ? nullptr : window->window.local().data(); }
 
-size_t ry_window_bytes(const ry_window* window, int rank) { return window == nullptr ? 0 : window->window.bytes(rank); }
+size_t ry_window_bytes(const ry_window* window, int rank) { return !usable(window) ? 0 : window->window.bytes(rank); }
 
 size_t ry_window_signals(const ry_window* window, int rank) {
-  return window == nullptr ? 0 : window->window.signals(rank);
+  return !usable(window) ? 0 : window->window.signals(rank);
 }
 
 ry_status ry_put(ry_window* window, int rank, size_t offset, const void* source, size_t bytes, ry_order order,
@@ -166,11 +170,11 @@ ry_status ry_atomic(ry_window* window, int rank, size_t offset, ry_atomic_op op,
 }
 
 uint64_t ry_read_signal(const ry_window* window, size_t index) {
-  return window == nullptr ? 0 : window->window.read_signal(index);
+  return !usable(window) ? 0 : window->window.read_signal(index);
 }
 
 ry_status ry_reset_signal(ry_window* window, size_t index) {
-  if (window == nullptr) return fail_invalid(__func__, "no window");
+  if (!usable(window)) return fail_unusable(__func__, window);
   return guarded(__func__, [&]() -> ry_status { return status_of(window->window.reset_signal(index)); });
 }
 
@@ -183,11 +187,11 @@ ry_status ry_wait_signal(ry_window* window, size_t index, ry_comparison comparis
 }
 
 uint64_t ry_read_counter(const ry_window* window, size_t index) {
-  return window == nullptr ? 0 : window->window.read_counter(index);
+  return !usable(window) ? 0 : window->window.read_counter(index);
 }
 
 ry_status ry_reset_counter(ry_window* window, size_t index) {
-  if (window == nullptr) return fail_invalid(__func__, "no window");
+  if (!usable(window)) return fail_unusable(__func__, window);
   return guarded(__func__, [&]() -> ry_status { return status_of(window->window.reset_counter(index)); });
 }
 
@@ -197,7 +201,8 @@ ry_status ry_wait_counter(ry_window* window, size_t index, uint64_t value, int64
 }
 
 ry_status ry_test(ry_window* window, ry_ticket ticket, ry_completion completion, int* done) {
-  if (window == nullptr || done == nullptr) return fail_invalid(__func__, "an argument is NULL");
+  if (!usable(window)) return fail_unusable(__func__, window);
+  if (done == nullptr) return fail_invalid(__func__, "no place for the answer");
   if (completion != RY_LOCAL && completion != RY_REMOTE) return fail_invalid(__func__, "no such completion");
   return guarded(__func__, [&]() -> ry_status {
     auto complete = window->window.test(to_ticket(ticket), static_cast<Completion>(completion));
@@ -215,7 +220,7 @@ ry_status ry_wait(ry_window* window, ry_ticket ticket, ry_completion completion,
 }
 
 ry_status ry_fence(ry_window* window, int rank) {
-  if (window == nullptr) return fail_invalid(__func__, "no window");
+  if (!usable(window)) return fail_unusable(__func__, window);
   return guarded(__func__, [&]() -> ry_status {
     return status_of(rank == RY_ALL_RANKS ? window->window.fence() : window->window.fence(rank));
   });

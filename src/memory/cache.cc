@@ -37,6 +37,7 @@ Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> mem
       return entry->second.region;
     }
   }
+  // Before anything is touched: a bad request must not cost the entries that it seems to overlap.
   if (auto mapped = check_mapped(memory); !mapped) return std::move(mapped.error());
   ++statistics_.misses;
   return add(page_of(begin), page_of(end - 1) + page_bytes(), dropped);
@@ -53,17 +54,18 @@ Result<std::shared_ptr<Region>> RegionCache::add(Address first, Address last,
     ++statistics_.merged;
     erase(entry++, dropped);
   }
-  auto region = register_pages(union_first, union_last);
+  const bool larger = union_first != first || union_last != last;
   // An old entry's memory may be gone by now, and then the union cannot be had: the request can stand alone.
-  if (!region && (union_first != first || union_last != last)) region = register_pages(first, last);
+  auto region = larger && !check_mapped(bytes_between(union_first, union_last))
+                    ? register_pages(first, last)
+                    : register_pages(union_first, union_last);
+  if (!region && larger) region = register_pages(first, last);
   if (region) insert(*region, dropped);
   return region;
 }
 
 Result<std::shared_ptr<Region>> RegionCache::register_pages(Address first, Address last) {
-  const std::span<std::byte> pages = bytes_between(first, last);
-  if (auto mapped = check_mapped(pages); !mapped) return std::move(mapped.error());
-  return Region::open(rails_, pages, fabric::Access{.remote = false});
+  return Region::open(rails_, bytes_between(first, last), fabric::Access{.remote = false});
 }
 
 /// The first entry that ends after `first`.

@@ -103,7 +103,7 @@ FlowModel::PutId FlowModel::put(std::uint32_t index, std::size_t bytes, const Pa
   }
   slot.state = Slot::State::due;
   slot.newest = id;
-  puts_.push_back(std::move(added));
+  puts_.push_back(added);
   log_.push_back({Entry::Kind::put, id});
   if (relaxed) {
     relaxed_.push_back(id);

@@ -38,8 +38,8 @@ class FlowModel {
     return layout_.slot_offset(static_cast<std::size_t>(source_), slot);
   }
 
-  /// Records a submitted put to a slot. A second one to a slot whose put is still due needs a fence in between.
-  PutId put(std::uint32_t slot, std::size_t bytes, const Pattern& pattern, bool relaxed, std::string_view what,
+  /// Records a submitted put to the slot `index`. A second one to a slot whose put is still due needs a fence in between.
+  PutId put(std::uint32_t index, std::size_t bytes, const Pattern& pattern, bool relaxed, std::string_view what,
             std::uint64_t operation);
   void fence() { log_.push_back({Entry::Kind::fence, 0}); }
   /// Records an operation that takes effect in order: evidence of it is evidence of all before.
@@ -100,8 +100,8 @@ class FlowModel {
   void see_relaxed(Position before, std::string_view evidence);
   bool compare(const Put& put, std::span<const std::byte> bytes, std::string_view evidence);
   void check_guards(std::uint32_t slot);
-  void check_unused(std::uint32_t slot);
-  void fill(std::uint32_t slot, Random& random);
+  void check_unused(std::uint32_t index);
+  void fill(std::uint32_t index, Random& random);
   std::string name() const;
   std::string name(const Put& put) const;
 

@@ -40,6 +40,8 @@ RailOptions draw_rail_kind(Random& random) {
   rail.not_ready = one_of<std::size_t>(random, {4, 64});
   rail.max_message = one_of<std::size_t>(random, {kLeastMessage, 4 * kLeastMessage});
   rail.max_write = one_of<std::size_t>(random, {16 * kKiB, 128 * kKiB, std::size_t{1} << 30U});
+  rail.receive_depth = one_of<std::size_t>(random, {16, 128, 4'096});
+  rail.delivery_complete = random.chance(0.8);
   rail.inject_bytes = one_of<std::size_t>(random, {0, 64, 256});
   rail.needs_local_registration = random.chance(0.5);
   rail.binds_registrations = rail.needs_local_registration && random.chance(0.3);
@@ -80,6 +82,15 @@ void draw_settings(Settings& settings, Random& random) {
   settings.window = one_of(random, {4U, 16U, 128U, 1024U, 4096U});
   settings.chunk_min = one_of(random, {256U, 1024U, 4096U, 32768U});
   settings.chunk_max = settings.chunk_min * one_of(random, {1U, 4U, 32U});
+}
+
+/// Long enough, in pieces small enough, for the sequence numbers of an immediate to go round.
+void make_long(Plan& plan) {
+  plan.behaviour.operations = 2'500;
+  plan.behaviour.most_outstanding = 64;
+  plan.settings.inline_bytes = 0;
+  plan.settings.chunk_min = 256;
+  plan.settings.chunk_max = 256;
 }
 
 void draw_behaviour(Behaviour& behaviour, Random& random) {
@@ -134,6 +145,7 @@ Plan make_plan(std::uint64_t seed, const ScenarioOptions& options) {
   draw_network(plan, random);
   draw_settings(plan.settings, random);
   draw_behaviour(plan.behaviour, random);
+  if (plan.ranks == 2 && random.chance(0.02)) make_long(plan);
   if (options.operations != 0) plan.behaviour.operations = options.operations;
   plan.fabric.seed = random.next();
   if (options.any_faults) {

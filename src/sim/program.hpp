@@ -18,7 +18,7 @@ class Program {
 
   /// One turn: may submit, make progress, look around, or sleep.
   void turn();
-  /// Makes progress and looks at everything, for the end of a run.
+  /// Makes progress and looks on, for the end of a run.
   void look_around();
   /// Nothing of this rank is under way.
   bool idle() const { return outstanding_.empty(); }
@@ -127,6 +127,7 @@ class Program {
   std::array<std::uint64_t, kCells> cells_{};
   std::vector<bool> said_goodbye_;  ///< by target
   std::uint64_t operations_ = 0;
+  std::size_t next_asked_ = 0;
   std::int64_t asleep_until_ = 0;
   bool broken_ = false;  ///< the library refused an operation: reported once, nothing more is submitted
 };

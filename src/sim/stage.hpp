@@ -82,7 +82,7 @@ class Stage {
   std::int64_t last_change = 0;
 
  private:
-  explicit Stage(Plan plan);
+  explicit Stage(Plan given);
   std::vector<std::unique_ptr<Pair>> pairs_;
 };
 

@@ -34,6 +34,7 @@ Kind Program::draw_kind() {
   const auto& weights = stage_.plan.behaviour.weights;
   std::uint64_t sum = 0;
   for (const std::uint32_t weight : weights) sum += weight;
+  if (sum == 0) return Kind::put_signal;
   std::uint64_t left = draw(sum);
   std::size_t kind = 0;
   while (left >= weights[kind]) left -= weights[kind++];

@@ -61,7 +61,10 @@ void Engine::release_unit(Unit* unit) {
 }
 
 void Engine::release_operation(Operation* operation) {
-  if (operation->frame != nullptr) frames_->give(operation->frame);
+  if (operation->frame != nullptr) {
+    frames_->give(operation->frame);
+    --operation->flow->frames;
+  }
   operations_.give(operation);
 }
 

@@ -10,15 +10,16 @@
 namespace railyard::transport {
 namespace {
 
+constexpr std::size_t kMostLinks = 64;         // to one peer: as many as the scheduler's set of tried ones holds
 constexpr std::size_t kReceivesPerRail = 64;   // posted at any time
 constexpr std::size_t kFramesPerBlock = 64;
-constexpr std::size_t kMostFrames = 4096;      // unacknowledged or waiting, all peers together
+constexpr std::size_t kMostFrames = 65536;     // unacknowledged or waiting, all peers together; one flow: kMostFrames of submit.cc
 constexpr std::size_t kMostReceives = 16384;   // posted or held
 constexpr std::size_t kMostReports = 64;
 constexpr std::size_t kOperationsPerBlock = 64;
-constexpr std::size_t kMostOperations = 16384;
+constexpr std::size_t kMostOperations = 131072;
 constexpr std::size_t kUnitsPerBlock = 64;
-constexpr std::size_t kMostUnits = 32768;
+constexpr std::size_t kMostUnits = 262144;
 
 }  // namespace
 
@@ -109,7 +110,7 @@ Result<Flow*> Engine::make_flow(int peer) {
   std::vector<std::string> remote_fabrics;
   for (const auto* rail : rail_views_) local_fabrics.push_back(rail->fabric());
   for (const auto& rail : found->rails) remote_fabrics.push_back(rail.fabric);
-  const auto pairs = pair_rails(local_fabrics, remote_fabrics);
+  auto pairs = pair_rails(local_fabrics, remote_fabrics);
   if (pairs.empty()) {
     return Error(Status::not_found, fmt::format("rank {} has no rail", peer), {.peer = peer, .operation = "connect"});
   }
@@ -118,6 +119,7 @@ Result<Flow*> Engine::make_flow(int peer) {
   flow->remote_id = static_cast<std::uint16_t>(rank_);
   flow->session_out = session(identity_, found->identity);
   flow->session_in = session(found->identity, identity_);
+  if (pairs.size() > kMostLinks) pairs.resize(kMostLinks);
   const LinkLimits limits{settings_.chunk_min, settings_.chunk_max, pairs.size() == 1};
   for (const auto& [local, remote] : pairs) {
     const auto connected = rails_[local]->connect(found->rails[remote].address);

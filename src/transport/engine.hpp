@@ -143,6 +143,8 @@ class Engine {
 
   /// Passes between two looks at the clock in a wait.
   static constexpr std::uint32_t kPassesPerLook = 16;
+  /// Passes without news before a wait lets others have the core: longer than an answer takes to come back.
+  static constexpr std::uint32_t kFruitlessPasses = 512;
   /// Runs passes until `done` answers true; false when `nanoseconds` have gone by first.
   template <typename Done>
   bool wait_until(Done&& done, std::int64_t nanoseconds);
@@ -164,6 +166,7 @@ class Engine {
 
   // submit.cc
   Operation* open_frame(Flow& flow, std::size_t bytes);
+  Operation* queue_frame(Flow& flow);
   Operation* queue_operation(Flow& flow, Operation::Kind kind);
   Operation* queue_bulk(Flow& flow, Operation::Kind kind, const Bulk& bulk);
   std::uint64_t count_submission(Flow& flow);
@@ -179,8 +182,13 @@ class Engine {
   bool post_frame(Flow& flow, Operation& operation);
   bool post_piece(Flow& flow, Operation& operation);
   void queue_replies(Flow& flow);
-  Link* choose_for_frame(Flow& flow, bool full);
-  Link* choose_for_piece(Flow& flow);
+  /// Links that were tried and had no room, as bits.
+  using Tried = std::uint64_t;
+  template <typename HasRoom>
+  static Link* choose(Flow& flow, Tried tried, HasRoom&& has_room);
+  Link* choose_for_frame(Flow& flow, bool full, Tried tried);
+  fabric::Post post_piece_on(Flow& flow, Operation& operation, Link& link);
+  void piece_posted(Flow& flow, Operation& operation, Link& link, Unit& unit);
   void write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, std::uint16_t records, std::uint32_t sequence,
                     std::uint32_t bytes);
   bool report(bool idle);
@@ -267,7 +275,7 @@ bool Engine::wait_until(Done&& done, std::int64_t nanoseconds) {
     // The clock is read now and then only: a pass that finds nothing is short.
     if (pass % kPassesPerLook != 0) continue;
     if (clock_->now() - start >= nanoseconds) return false;
-    if (fruitless >= kPassesPerLook) clock_->idle();
+    if (fruitless >= kFruitlessPasses) clock_->idle();
   }
 }
 

@@ -3,10 +3,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "railyard/result.hpp"
+#include "transport/held_frames.hpp"
 #include "transport/link.hpp"
 #include "transport/operation.hpp"
 #include "transport/receive_window.hpp"
@@ -38,6 +38,7 @@ struct Flow {
   // Transmit: written by the baton's holder.
   Fifo<Operation> queue;
   std::uint32_t queued = 0;
+  std::uint32_t frames = 0;  ///< frames that wait or are unacknowledged
   Fifo<Unit> unacknowledged;
   std::uint32_t next_sequence = 0;
   std::uint32_t acknowledged = 0;
@@ -58,7 +59,7 @@ struct Flow {
 
   // Receive.
   ReceiveWindow arrivals;
-  std::unique_ptr<memory::Buffer*[]> held;  ///< frames ahead of their turn, by sequence; made on first use
+  HeldFrames held;
   std::uint32_t granted = kFirstGrant;
   std::uint32_t unreported = 0;  ///< units taken effect since the last acknowledgement
   bool heard = false;

@@ -90,6 +90,17 @@ class Fifo {
     head_ = item;
     if (tail_ == nullptr) tail_ = item;
   }
+  /// Takes the newest off again. Walks the list: for the rare case only.
+  void remove_last() {
+    if (head_ == tail_) {
+      head_ = tail_ = nullptr;
+      return;
+    }
+    T* before = head_;
+    while (before->next != tail_) before = before->next;
+    before->next = nullptr;
+    tail_ = before;
+  }
   T* pop() {
     T* item = head_;
     head_ = item->next;

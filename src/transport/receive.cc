@@ -65,14 +65,18 @@ void Engine::on_message(std::size_t rail, memory::Buffer* buffer, std::size_t by
     give_receive(rail, buffer);
     return release_ready(flow);
   }
+  const auto ahead = static_cast<std::int32_t>(header->sequence - flow.arrivals.next());
+  if (ahead > 0 && static_cast<std::uint32_t>(ahead) >= window_) {
+    ++counts_.dropped_malformed;  // further ahead than any grant
+    return give_receive(rail, buffer);
+  }
   if (flow.arrivals.arrive(header->sequence) != ReceiveWindow::Arrival::fresh) {
     ++counts_.dropped_stale;
     took_effect(flow);  // the sender has missed an acknowledgement: say it again
     return give_receive(rail, buffer);
   }
   // Ahead of its turn: the buffer itself waits, another takes its place.
-  if (flow.held == nullptr) flow.held = std::make_unique<memory::Buffer*[]>(wire::kMaxWindow);
-  flow.held[header->sequence % wire::kMaxWindow] = buffer;
+  flow.held.put(header->sequence, buffer);
   ++counts_.held_out_of_order;
   post_receives(rail);
 }
@@ -139,17 +143,14 @@ void Engine::release_ready(Flow& flow) {
   // A long run of held frames is released a batch at a time, so that one flow does not hold up the others.
   std::uint32_t left = settings_.batch;
   while (flow.arrivals.ready()) {
-    const std::size_t place = flow.arrivals.next() % wire::kMaxWindow;
-    memory::Buffer* buffer = flow.held != nullptr ? flow.held[place] : nullptr;
-    if (buffer != nullptr) {
-      if (left-- == 0) {
-        if (!flow.in_ready) {
-          flow.in_ready = true;
-          ready_.push_back(&flow);
-        }
-        return;
+    if (flow.held.holds(flow.arrivals.next()) && left-- == 0) {
+      if (!flow.in_ready) {
+        flow.in_ready = true;
+        ready_.push_back(&flow);
       }
-      flow.held[place] = nullptr;
+      return;
+    }
+    if (memory::Buffer* buffer = flow.held.take(flow.arrivals.next())) {
       apply_frame(flow, *buffer);
       receives_->give(buffer);
     }

@@ -6,8 +6,9 @@
 namespace railyard::transport {
 namespace {
 
-/// Operations that one flow may have queued, so that one slow peer does not take every structure.
+/// Operations that one flow may have queued and frames it may hold, so that one slow peer does not take every structure.
 constexpr std::uint32_t kMostQueued = 1024;
+constexpr std::uint32_t kMostFrames = 1024;
 
 }  // namespace
 
@@ -52,7 +53,11 @@ Operation* Engine::open_frame(Flow& flow, std::size_t bytes) {
       tail->frame->bytes + bytes <= wire::kFrameBytes) {
     return tail;
   }
-  memory::Buffer* buffer = flow.queued < kMostQueued ? frames_->take() : nullptr;
+  return queue_frame(flow);
+}
+
+Operation* Engine::queue_frame(Flow& flow) {
+  memory::Buffer* buffer = flow.queued < kMostQueued && flow.frames < kMostFrames ? frames_->take() : nullptr;
   if (buffer == nullptr) {
     note_backpressure();
     return nullptr;
@@ -64,6 +69,7 @@ Operation* Engine::open_frame(Flow& flow, std::size_t bytes) {
   }
   buffer->bytes = wire::kRecordsAt;
   frame->frame = buffer;
+  ++flow.frames;
   return frame;
 }
 
@@ -140,32 +146,22 @@ Operation* Engine::queue_bulk(Flow& flow, Operation::Kind kind, const Bulk& bulk
 }
 
 bool Engine::try_write(Flow& flow, const Bulk& bulk, const SignalRecord* signal, std::uint64_t& number) {
-  // Both parts or neither: the signal's frame is made sure of before the write is queued.
-  memory::Buffer* spare = nullptr;
+  // Both parts or neither: where the signal's frame cannot be queued, the write has not started and is taken back.
+  Operation* write = queue_bulk(flow, Operation::Kind::write, bulk);
+  if (write == nullptr) return false;
+  Operation* last = write;
   if (signal != nullptr) {
-    spare = flow.queued + 2 <= kMostQueued ? frames_->take() : nullptr;
-    if (spare == nullptr) {
-      note_backpressure();
+    last = queue_frame(flow);
+    if (last == nullptr) {
+      flow.fence_requested = write->fenced;
+      flow.queue.remove_last();
+      --flow.queued;
+      operations_.give(write);
       return false;
     }
+    append_signal(*last, *signal);
   }
-  Operation* reserved = signal != nullptr ? operations_.take() : nullptr;
-  Operation* write = signal == nullptr || reserved != nullptr ? queue_bulk(flow, Operation::Kind::write, bulk) : nullptr;
-  if (reserved != nullptr) operations_.give(reserved);  // `queue_operation` below finds it again
-  if (write == nullptr) {
-    if (spare != nullptr) frames_->give(spare);
-    return false;
-  }
-  number = count_submission(flow);
-  if (signal != nullptr) {
-    Operation* frame = queue_operation(flow, Operation::Kind::frame);
-    spare->bytes = wire::kRecordsAt;
-    frame->frame = spare;
-    append_signal(*frame, *signal);
-    frame->number = number;
-  } else {
-    write->number = number;
-  }
+  number = last->number = count_submission(flow);
   transmit_flow(flow, settings_.batch);
   return true;
 }

@@ -90,6 +90,7 @@ void Engine::queue_replies(Flow& flow) {
       buffer->bytes = wire::kRecordsAt;
       flow.queue.push_front(fresh);
       ++flow.queued;
+      ++flow.frames;
       frame = fresh;
     }
     const Reply& reply = flow.replies[done++];
@@ -102,14 +103,17 @@ void Engine::queue_replies(Flow& flow) {
   flow.replies.erase(flow.replies.begin(), flow.replies.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
-Link* Engine::choose_for_frame(Flow& flow, bool full) {
-  const std::uint32_t most = full ? kMostFrames : kEagerFrames;
+/// The least loaded link that has room and was not tried yet; among equals the first from the flow's own start.
+template <typename HasRoom>
+Link* Engine::choose(Flow& flow, Tried tried, HasRoom&& has_room) {
   Link* best = nullptr;
   double best_load = 0;
-  for (std::size_t i = 0; i < flow.links.size(); ++i) {
-    Link& link = flow.links[(flow.first_link + i) % flow.links.size()];
-    if (link.frames_in_flight() >= most) continue;
-    const double load = flow.links.size() == 1 ? 0 : link.load();
+  const std::size_t count = flow.links.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t index = (flow.first_link + i) % count;
+    Link& link = flow.links[index];
+    if ((tried >> index & 1U) != 0 || !has_room(link)) continue;
+    const double load = count == 1 ? 0 : link.load();
     if (best == nullptr || load < best_load) {
       best = &link;
       best_load = load;
@@ -118,19 +122,9 @@ Link* Engine::choose_for_frame(Flow& flow, bool full) {
   return best;
 }
 
-Link* Engine::choose_for_piece(Flow& flow) {
-  Link* best = nullptr;
-  double best_load = 0;
-  for (std::size_t i = 0; i < flow.links.size(); ++i) {
-    Link& link = flow.links[(flow.first_link + i) % flow.links.size()];
-    if (!link.has_room()) continue;
-    const double load = flow.links.size() == 1 ? 0 : link.load();
-    if (best == nullptr || load < best_load) {
-      best = &link;
-      best_load = load;
-    }
-  }
-  return best;
+Link* Engine::choose_for_frame(Flow& flow, bool full, Tried tried) {
+  const std::uint32_t most = full ? kMostFrames : kEagerFrames;
+  return choose(flow, tried, [most](const Link& link) { return link.frames_in_flight() < most; });
 }
 
 std::uint32_t Engine::grant(Flow& flow) {
@@ -161,22 +155,25 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
   if (!flow.may_send(window_)) return false;
   memory::Buffer& buffer = *operation.frame;
   const bool full = operation.next != nullptr || buffer.bytes + kFullMargin > wire::kFrameBytes;
-  Link* link = choose_for_frame(flow, full);
-  Unit* unit = link != nullptr ? units_.take() : nullptr;
-  if (unit == nullptr) return false;
-  unit->tag = static_cast<std::uint8_t>(Tag::unit);
-  unit->operation = &operation;
-  unit->bytes = buffer.bytes;
-  unit->sequence = flow.next_sequence;
-  unit->link = static_cast<std::uint16_t>(link - flow.links.data());
-  write_header(flow, buffer.data, wire::FrameKind::sequenced, operation.records, unit->sequence, buffer.bytes);
-  fabric::LocalPiece piece = buffer.piece(link->rail());
-  piece.bytes = buffer.bytes;
-  const fabric::Post answer = rails_[link->rail()]->send(link->remote(), piece, unit);
-  if (answer != fabric::Post::posted) {
-    units_.give(unit);
-    if (answer == fabric::Post::failed) post_failed(flow, *link, "send");
-    return false;
+  Unit* unit = nullptr;
+  Link* link = nullptr;
+  for (Tried tried = 0; unit == nullptr; tried |= Tried{1} << (link - flow.links.data())) {
+    link = choose_for_frame(flow, full, tried);
+    unit = link != nullptr ? units_.take() : nullptr;
+    if (unit == nullptr) return false;
+    unit->tag = static_cast<std::uint8_t>(Tag::unit);
+    unit->operation = &operation;
+    unit->bytes = buffer.bytes;
+    unit->sequence = flow.next_sequence;
+    unit->link = static_cast<std::uint16_t>(link - flow.links.data());
+    write_header(flow, buffer.data, wire::FrameKind::sequenced, operation.records, unit->sequence, buffer.bytes);
+    const fabric::Post answer = rails_[link->rail()]->send(link->remote(), buffer.piece(link->rail()), unit);
+    if (answer == fabric::Post::posted) break;
+    units_.give(std::exchange(unit, nullptr));
+    if (answer == fabric::Post::failed) {
+      post_failed(flow, *link, "send");
+      return false;
+    }
   }
   unit->posted = true;
   unit->in_flight = true;
@@ -195,60 +192,80 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
 }
 
 bool Engine::post_piece(Flow& flow, Operation& operation) {
-  const bool ordered = operation.kind == Operation::Kind::write;
-  if (ordered && !flow.may_send(window_)) return false;
-  Link* link = choose_for_piece(flow);
-  Unit* unit = link != nullptr ? units_.take() : nullptr;
-  if (unit == nullptr) return false;
-  fabric::Rail& rail = *rails_[link->rail()];
+  if (operation.kind == Operation::Kind::write && !flow.may_send(window_)) return false;
+  for (Tried tried = 0;;) {
+    Link* link = choose(flow, tried, [](const Link& candidate) { return candidate.has_room(); });
+    if (link == nullptr) return false;
+    switch (post_piece_on(flow, operation, *link)) {
+      case fabric::Post::posted:
+        return true;
+      case fabric::Post::failed:
+        post_failed(flow, *link, operation.kind == Operation::Kind::read ? "get" : "put");
+        return false;
+      case fabric::Post::busy:
+        tried |= Tried{1} << (link - flow.links.data());
+    }
+  }
+}
+
+fabric::Post Engine::post_piece_on(Flow& flow, Operation& operation, Link& link) {
+  Unit* unit = units_.take();
+  if (unit == nullptr) return fabric::Post::busy;
+  fabric::Rail& rail = *rails_[link.rail()];
   const std::uint64_t left = operation.bytes - operation.started;
   // A remainder shorter than half a chunk rides along rather than on its own.
-  const std::uint64_t bytes = left <= link->chunk() + link->chunk() / 2 && left <= rail.capabilities().max_write
-                                  ? left
-                                  : std::min<std::uint64_t>(left, link->chunk());
+  const bool last = left <= link.chunk() + link.chunk() / 2 && left <= rail.capabilities().max_write;
   unit->tag = static_cast<std::uint8_t>(Tag::unit);
   unit->operation = &operation;
   unit->offset = operation.started;
-  unit->bytes = static_cast<std::uint32_t>(bytes);
+  unit->bytes = static_cast<std::uint32_t>(last ? left : std::min<std::uint64_t>(left, link.chunk()));
   unit->sequence = flow.next_sequence;
-  unit->link = static_cast<std::uint16_t>(link - flow.links.data());
+  unit->link = static_cast<std::uint16_t>(&link - flow.links.data());
 
-  const RemoteKey& key = operation.remote.keys[link->remote_rail()];
-  const fabric::RemotePiece remote{link->remote(), key.base + operation.remote_offset + unit->offset, key.key};
-  fabric::LocalPiece local{operation.local + unit->offset, bytes, nullptr};
+  const RemoteKey& key = operation.remote.keys[link.remote_rail()];
+  const fabric::RemotePiece remote{link.remote(), key.base + operation.remote_offset + unit->offset, key.key};
+  fabric::LocalPiece local{operation.local + unit->offset, unit->bytes, nullptr};
   if (operation.region != nullptr) {
-    local.descriptor = operation.region->on(link->rail()).descriptor[static_cast<std::size_t>(fabric::Lane::data)];
+    local.descriptor = operation.region->on(link.rail()).descriptor[static_cast<std::size_t>(fabric::Lane::data)];
   }
   fabric::Post answer = fabric::Post::busy;
-  RailStatistics& statistics = rail_states_[link->rail()].statistics;
   if (operation.kind == Operation::Kind::read) {
     answer = rail.read(remote, local, unit);
-    statistics.reads_sent += answer == fabric::Post::posted;
   } else {
+    const bool ordered = operation.kind == Operation::Kind::write;
     fabric::WriteOptions options;
     options.with_immediate = ordered;
     options.immediate = wire::Immediate{wire::Immediate::kChunk, flow.remote_id, unit->sequence}.pack();
     // Balancing needs to know when bytes arrived, not when the sender's host has swallowed them.
     options.delivery_complete = rail.capabilities().delivery_complete && (!ordered || flow.links.size() > 1);
     answer = rail.write(remote, local, options, unit);
-    statistics.writes_sent += answer == fabric::Post::posted;
   }
-  if (answer != fabric::Post::posted) {
+  if (answer == fabric::Post::posted) {
+    piece_posted(flow, operation, link, *unit);
+  } else {
     units_.give(unit);
-    if (answer == fabric::Post::failed) post_failed(flow, *link, operation.kind == Operation::Kind::read ? "get" : "put");
-    return false;
   }
-  unit->posted = true;
-  unit->in_flight = true;
-  unit->stamp = link->piece_posted(bytes, clock_->now());
+  return answer;
+}
+
+void Engine::piece_posted(Flow& flow, Operation& operation, Link& link, Unit& unit) {
+  unit.posted = true;
+  unit.in_flight = true;
+  unit.stamp = link.piece_posted(unit.bytes, clock_->now());
   ++operation.units;
   ++operation.unfinished;
-  operation.started += bytes;
-  if (operation.kind != Operation::Kind::read) statistics.bytes_sent += bytes;
-  if (ordered) {
+  operation.started += unit.bytes;
+  RailStatistics& statistics = rail_states_[link.rail()].statistics;
+  if (operation.kind == Operation::Kind::read) {
+    ++statistics.reads_sent;
+  } else {
+    ++statistics.writes_sent;
+    statistics.bytes_sent += unit.bytes;
+  }
+  if (operation.kind == Operation::Kind::write) {
     ++flow.next_sequence;
-    flow.unacknowledged.push(unit);
-  } else if (unit->offset == 0) {
+    flow.unacknowledged.push(&unit);
+  } else if (unit.offset == 0) {
     ++flow.out_of_sequence;
   }
   if (operation.started == operation.bytes) {
@@ -256,7 +273,6 @@ bool Engine::post_piece(Flow& flow, Operation& operation) {
     flow.queue.pop();
     --flow.queued;
   }
-  return true;
 }
 
 void Engine::post_failed(Flow& flow, const Link& link, const char* operation) {
@@ -287,7 +303,7 @@ bool Engine::report(bool idle) {
 }
 
 bool Engine::post_acknowledgement(Flow& flow) {
-  Link* link = choose_for_frame(flow, true);
+  Link* link = choose_for_frame(flow, true, 0);
   memory::Buffer* buffer = link != nullptr ? reports_->take() : nullptr;
   if (buffer == nullptr) return false;
   buffer->tag = static_cast<std::uint8_t>(Tag::acknowledgement);

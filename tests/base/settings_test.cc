@@ -128,6 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BadValue{"RAILYARD_BATCH", "0", "1 to 4096"}, BadValue{"RAILYARD_WINDOW", "5000", "2 to 4096"},
                       BadValue{"RAILYARD_CHUNK_MIN", "9223372036854775807K", "K (1024) or M"},
                       BadValue{"RAILYARD_CHUNK_MIN", "K", "K (1024) or M"},
+                      BadValue{"RAILYARD_CHUNK_MIN", "0K", "256 to"},
                       BadValue{"RAILYARD_CHUNK_MAX", "1.5M", "K (1024) or M"},
                       BadValue{"RAILYARD_INLINE_BYTES", "65K", "0 to 65536"},
                       BadValue{"RAILYARD_THREADS", "two", "single, multiple"},

@@ -36,6 +36,10 @@ class MeetingTest : public ::testing::Test {
                          std::int64_t now = 0, std::int64_t timeout = 60 * kSecond) {
     return meeting_.enter(rank, Enter{call, sequence, static_cast<std::uint64_t>(timeout), bytes_of(content)}, now);
   }
+  void end_process(std::int32_t rank, const std::string& how) {
+    job_.ended[static_cast<std::size_t>(rank)] = how;
+    job_.ended_in_order.push_back(rank);
+  }
   void join_all() {
     for (std::int32_t rank = 0; rank < job_.size; ++rank) join(rank);
   }
@@ -182,7 +186,7 @@ TEST_F(MeetingTest, ACallAfterSomebodyLeftIsAnError) {
 
 TEST_F(MeetingTest, AProcessThatEndsBeforeItArrivesIsReportedAtOnce) {
   join(0);
-  job_.ended[2] = "its process exited with code 7";
+  end_process(2, "its process exited with code 7");
   const auto outcome = meeting_.process_ended(2);
   EXPECT_THAT(outcome.recipients, ElementsAre(0));
   EXPECT_EQ(text_of_failure(outcome),
@@ -190,9 +194,15 @@ TEST_F(MeetingTest, AProcessThatEndsBeforeItArrivesIsReportedAtOnce) {
 }
 
 TEST_F(MeetingTest, AProcessThatEndedBeforeAnybodyArrivedIsReportedToTheFirst) {
-  job_.ended[2] = "its process exited with code 0";
+  end_process(2, "its process exited with code 0");
   EXPECT_THAT(meeting_.process_ended(2).recipients, IsEmpty());
   EXPECT_THAT(join(0).recipients, ElementsAre(0));
+}
+
+TEST_F(MeetingTest, OfSeveralProcessesThatEndedTheFirstIsNamed) {
+  end_process(2, "its process exited with code 7");
+  end_process(0, "its process exited with code 1");
+  EXPECT_THAT(text_of_failure(join(1)), HasSubstr("rank 2 ended before it arrived"));
 }
 
 TEST_F(MeetingTest, AProcessThatEndsAfterItLeftIsNoFailure) {
@@ -202,7 +212,7 @@ TEST_F(MeetingTest, AProcessThatEndsAfterItLeftIsNoFailure) {
   enter(2, Call::barrier, 1);
   enter(3, Call::barrier, 1);
   meeting_.leave(3);
-  job_.ended[3] = "its process exited with code 0";
+  end_process(3, "its process exited with code 0");
   EXPECT_THAT(meeting_.process_ended(3).recipients, IsEmpty());
 }
 

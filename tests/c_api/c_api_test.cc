@@ -229,6 +229,21 @@ TEST(CApi, BadArgumentsNameTheirCauseAndLeaveTheWindowUsable) {
   EXPECT_EQ(ry_quiet(window.get(), RY_ALL_RANKS, RY_DEFAULT), RY_OK);
 }
 
+TEST(CApi, AClosedWindowCanOnlyBeFreed) {
+  const auto world = single_world();
+  ASSERT_NE(world, nullptr);
+  const auto window = single_window(world.get(), 4096);
+  ASSERT_NE(window, nullptr);
+  EXPECT_EQ(ry_window_close(window.get(), RY_DEFAULT), RY_OK) << ry_error_text();
+  const char byte = 1;
+  EXPECT_EQ(ry_put(window.get(), 0, 0, &byte, 1, RY_ORDERED, nullptr), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), HasSubstr("closed"));
+  EXPECT_EQ(ry_quiet(window.get(), RY_ALL_RANKS, RY_DEFAULT), RY_INVALID);
+  EXPECT_EQ(ry_window_close(window.get(), RY_DEFAULT), RY_INVALID);
+  EXPECT_EQ(ry_window_local(window.get()), nullptr);
+  EXPECT_EQ(ry_read_signal(window.get(), 0), 0U);
+}
+
 TEST(CApi, SettingsAreCheckedByName) {
   const auto settings = loopback_settings();
   EXPECT_EQ(ry_settings_set(settings.get(), "RAILYARD_RAILS", "many"), RY_INVALID);

@@ -10,7 +10,8 @@
 ///  - an endpoint does not close before its registrations, a registration not under a transmit, nothing twice;
 ///  - a context (FI_CONTEXT2) is scribbled over while it is in flight and may not be used twice at a time;
 ///  - every remote immediate uses up a posted receive (FI_RX_CQ_DATA).
-/// Each breach is recorded; the functions at the end tell a test about them.
+/// Each breach is recorded; the functions at the end tell a test about them, and STRICT_FI_LOG names a file that gets
+/// them too.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -43,9 +44,16 @@ std::recursive_mutex& big_lock();
 int breach(int code, const std::string& text);
 /// Objects that exist. A closed one is kept as memory, so that a late use is recognised and not a crash.
 void born(const void* object);
-/// False (and a breach) when it is not alive.
-bool dies(const void* object, const char* kind);
 bool alive(const void* object);
+/// Strikes it off; false (and a breach) when it is not alive.
+bool strike_off(const void* object, const char* kind);
+void bury(std::shared_ptr<void> object);
+template <typename T>
+bool dies(T* object, const char* kind) {
+  if (!strike_off(object, kind)) return false;
+  bury(std::shared_ptr<void>(std::unique_ptr<T>(object)));
+  return true;
+}
 
 struct Endpoint;
 

@@ -224,10 +224,12 @@ int open_endpoint(fid_domain* object, fi_info* /*info*/, fid_ep** result, void* 
 void* finish(Operation* operation) {
   Endpoint& endpoint = *operation->endpoint;
   void* const context = operation->context;
-  if (operation->receive)
-    endpoint.receives.remove(operation);
-  else if (operation->registration != nullptr)
+  if (operation->receive) {
+    const auto place = std::find(endpoint.receives.begin(), endpoint.receives.end(), operation);
+    if (place != endpoint.receives.end()) endpoint.receives.erase(place);  // gone already where it was used up
+  } else if (operation->registration != nullptr) {
     --operation->registration->transmits;
+  }
   if (const auto found = endpoint.contexts.find(context);
       found != endpoint.contexts.end() && found->second == operation)
     endpoint.contexts.erase(found);

@@ -29,7 +29,7 @@ struct Bench {
       peer.rails.push_back({"script", kAddress});
       return peer;
     };
-    engine = std::move(*Engine::open(std::move(parts)));
+    engine = std::move(Engine::open(std::move(parts)).value());
     guarded.fill(0x5a5a5a5a5a5a5a5aULL);
     Exposure exposure;
     exposure.memory = std::as_writable_bytes(std::span(guarded).subspan(8, 16));

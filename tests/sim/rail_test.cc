@@ -530,6 +530,26 @@ TEST(SimRail, ClosingWithWorkInHandTouchesNothingAfterwards) {
   EXPECT_TRUE(events.empty());
 }
 
+TEST(SimRail, AStoppedRailTouchesNothing) {
+  TwoRails world;
+  Regions regions(world, 64);
+  std::ranges::copy(counting_bytes(64), regions.here.begin());
+  std::vector<std::byte> buffer(64);
+  ASSERT_EQ(world.b->receive(piece(buffer), nullptr), Post::posted);
+  ASSERT_EQ(world.a->send(world.b_from_a, regions.local(0, 8), nullptr), Post::posted);
+  ASSERT_EQ(world.a->write(regions.remote(0), regions.local(0, 8), {}, nullptr), Post::posted);
+  world.b->stop();
+  world.settle(*world.a);
+  EXPECT_EQ(buffer, std::vector<std::byte>(64));
+  EXPECT_EQ(regions.there, std::vector<std::byte>(64));
+  std::array<Event, 4> events;
+  EXPECT_EQ(world.b->poll(events), 0U);
+  EXPECT_EQ(world.b->receive(piece(buffer), nullptr), Post::failed);
+  EXPECT_EQ(world.b->send(world.a_from_b, piece(buffer), nullptr), Post::failed);
+  EXPECT_THAT(world.b->failure(), testing::HasSubstr("stopped"));
+  EXPECT_EQ(world.fabric.statistics().violations(), 0U);
+}
+
 TEST(SimRail, BandwidthIsSharedAtTheReceiver) {
   // Three senders to one rail: the bytes come in no faster than that one rail can take them.
   FabricOptions options;

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <charconv>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -56,6 +57,8 @@ std::vector<std::size_t> default_sizes(Test test) {
   return {8, 64};
 }
 
+bool is_stream(Test test) { return test == Test::put || test == Test::get; }
+
 /// "64", "4K", "1M"
 Result<std::size_t> parse_size(Test test, const std::string& text) {
   std::size_t value = 0;
@@ -84,6 +87,8 @@ Result<void> complete_options(Line& line) {
     line.options.sizes.push_back(*size);
   }
   if (line.options.sizes.empty()) line.options.sizes = default_sizes(line.options.test);
+  // A stream needs time for its beginning and end not to count.
+  if (line.options.round_ms == 0) line.options.round_ms = is_stream(line.options.test) ? 400 : 200;
   if (line.json.empty()) return {};
   return check_writable(line.json);
 }
@@ -119,18 +124,30 @@ void pin(int rank) {
   }
 }
 
+/// Prints an error unless the other rank prints the same one.
+int report(const Error& error, const Bootstrap& bootstrap, const bench::Referee& referee) {
+  const bool silent = bootstrap.rank() != 0 && referee.both_know();
+  return silent ? exit_code_for(error.status()) : report_error("bench", error);
+}
+
 int bench_rank(const Line& line, const Settings& settings, Bootstrap& bootstrap) {
+  if (bootstrap.size() != 2) {
+    if (bootstrap.rank() != 0) return kExitUsage;
+    fmt::print(stderr, "railyard bench: a bench is between 2 ranks; this world has {}\n", bootstrap.size());
+    return kExitUsage;
+  }
   if (!line.no_pin) pin(bootstrap.rank());
-  auto match = BenchMatch::open(line.options, settings, bootstrap);
-  if (!match) return report_error("bench", match.error());
-  auto report = (*match)->run();
-  if (!report) return report_error("bench", report.error());
+  bench::Referee referee(bootstrap, Deadline::in(std::chrono::milliseconds(settings.bootstrap_timeout_ms)));
+  auto match = BenchMatch::open(line.options, settings, bootstrap, referee);
+  if (!match) return report(match.error(), bootstrap, referee);
+  auto figures = (*match)->run();
+  if (!figures) return report(figures.error(), bootstrap, referee);
   if (auto closed = (*match)->close(); !closed) return report_error("bench", closed.error());
   if (bootstrap.rank() != 0) return kExitOk;
   // With the JSON on the standard output nothing else may be there.
-  fmt::print(line.json == "-" ? stderr : stdout, "{}", bench_table(line.options, settings, *report));
+  fmt::print(line.json == "-" ? stderr : stdout, "{}", bench_table(line.options, settings, *figures));
   if (line.json.empty()) return kExitOk;
-  if (auto written = write_text(line.json, bench_json(line.options, settings, *report)); !written) {
+  if (auto written = write_text(line.json, bench_json(line.options, settings, *figures)); !written) {
     return report_error("bench", written.error());
   }
   return kExitOk;
@@ -172,9 +189,10 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 10000))
       ->capture_default_str()
       ->type_name("N");
-  bench->add_option("--round-ms", line->options.round_ms, "About how long a round lasts, in milliseconds")
+  bench
+      ->add_option("--round-ms", line->options.round_ms,
+                   "About how long a round lasts, in milliseconds (default: by test)")
       ->check(CLI::Range(1, 60000))
-      ->capture_default_str()
       ->type_name("MS");
   bench->add_flag("--no-pin", line->no_pin, "Do not pin the two ranks to different cores");
   bench->add_option("--json", line->json, "Write the figures as JSON to FILE; - is the standard output")

@@ -3,12 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "base/bytes.hpp"
 #include "base/clock.hpp"
-#include "bench/pattern.hpp"
+#include "bench/check.hpp"
 #include "bench_places.hpp"
 #include "text.hpp"
 
@@ -26,7 +25,7 @@ constexpr std::size_t kMostInFlight = 1024;
 constexpr std::size_t kLeastInFlight = 4;
 
 /// How a size is spread over memory: a stream keeps several MB in flight, each operation in a place of its own.
-std::size_t depth_for(Test test, std::size_t bytes) {
+std::size_t slots_for(Test test, std::size_t bytes) {
   if (is_latency(test)) return 1;
   const std::size_t fitting = bytes == 0 ? kMostInFlight : kBytesInFlight / bytes;
   return std::clamp(fitting, kLeastInFlight, kMostInFlight);
@@ -34,7 +33,7 @@ std::size_t depth_for(Test test, std::size_t bytes) {
 
 std::size_t memory_for(const BenchOptions& options) {
   std::size_t most = 0;
-  for (const std::size_t bytes : options.sizes) most = std::max(most, bytes * depth_for(options.test, bytes));
+  for (const std::size_t bytes : options.sizes) most = std::max(most, bytes * slots_for(options.test, bytes));
   // Rounded, so that the spare bytes at the end are aligned for any word.
   return (most + 63) / 64 * 64 + bench::kSpareBytes;
 }
@@ -52,47 +51,6 @@ double figure(Test test, std::size_t bytes, std::uint64_t count, double seconds)
   return static_cast<double>(bytes) * operations / seconds / 1e6;
 }
 
-std::uint64_t seed_of(const Plan& plan, int writer) {
-  return plan.round.serial * 1000003 + plan.contestant * 101 + static_cast<std::uint64_t>(writer);
-}
-
-/// The bytes that the operations of a round cover.
-std::size_t covered(const Round& round) {
-  return round.bytes * static_cast<std::size_t>(std::min<std::uint64_t>(round.count, round.slots));
-}
-
-/// Before a round: what this rank sends or offers gets fresh content.
-void prepare(Contestant& contestant, const Plan& plan, int rank) {
-  const Round& round = plan.round;
-  const std::size_t bytes = round.bytes * round.slots;
-  if (round.test == Test::atomic) {
-    if (rank == 1) std::memset(contestant.exposed().data(), 0, sizeof(std::uint64_t));
-  } else if (round.test == Test::get) {
-    if (rank == 1) bench::fill_pattern(contestant.exposed().first(bytes), seed_of(plan, rank));
-  } else if (rank == 0 || round.test == Test::put_signal) {
-    bench::fill_pattern(contestant.buffer().first(bytes), seed_of(plan, rank));
-  }
-}
-
-/// After a round: what this rank got must be what the other one sent.
-Result<void> verify(Contestant& contestant, const Plan& plan, int rank) {
-  const Round& round = plan.round;
-  if (round.test == Test::atomic) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, contestant.exposed().data(), round.bytes);
-    if (rank == 0 || !contestant.changes_words() || word == round.count) return {};
-    return Error(Status::rail_failed,
-                 fmt::format("{}: the word holds {} after {} additions of one", contestant.name(), word, round.count));
-  }
-  const bool receives = round.test == Test::put_signal || rank == (round.test == Test::get ? 0 : 1);
-  if (!receives) return {};
-  const auto memory = round.test == Test::get ? contestant.buffer() : contestant.exposed();
-  const auto wrong = bench::find_difference(memory.first(covered(round)), seed_of(plan, 1 - rank));
-  if (!wrong) return {};
-  return Error(Status::rail_failed, fmt::format("{}: wrong data at byte {} of {} after {} operations of {} bytes",
-                                                contestant.name(), *wrong, covered(round), round.count, round.bytes));
-}
-
 }  // namespace
 
 const char* test_name(Test test) {
@@ -104,18 +62,14 @@ bool is_latency(Test test) { return test == Test::put_signal || test == Test::at
 
 const char* test_unit(Test test) { return is_latency(test) ? "us" : test == Test::rate ? "op/s" : "MB/s"; }
 
-BenchMatch::BenchMatch(const BenchOptions& options, Bootstrap& bootstrap, World world, Deadline deadline)
-    : options_(options), world_(std::move(world)), referee_(bootstrap, deadline), began_ns_(SteadyClock().now()) {}
+BenchMatch::BenchMatch(const BenchOptions& options, World world, bench::Referee& referee)
+    : options_(options), world_(std::move(world)), referee_(referee), began_ns_(SteadyClock().now()) {}
 
 Result<std::unique_ptr<BenchMatch>> BenchMatch::open(const BenchOptions& options, const Settings& settings,
-                                                     Bootstrap& bootstrap) {
-  if (bootstrap.size() != 2) {
-    return Error(Status::invalid, fmt::format("a bench is between 2 ranks; this world has {}", bootstrap.size()));
-  }
+                                                     Bootstrap& bootstrap, bench::Referee& referee) {
   auto world = World::open({.settings = &settings, .bootstrap = &bootstrap});
   if (!world) return std::move(world.error());
-  const Deadline deadline = Deadline::in(std::chrono::milliseconds(settings.bootstrap_timeout_ms));
-  std::unique_ptr<BenchMatch> match(new BenchMatch(options, bootstrap, std::move(*world), deadline));
+  std::unique_ptr<BenchMatch> match(new BenchMatch(options, std::move(*world), referee));
   auto ours = bench::Ours::open(match->world_, memory_for(options));
   if (!ours) return std::move(ours.error());
   match->ours_ = std::move(*ours);
@@ -175,7 +129,7 @@ Result<void> BenchMatch::perform(const Plan& plan, double& seconds) {
   const auto all = contestants();
   if (plan.contestant >= all.size()) return Error(Status::version_mismatch, "rank 0 asks for a contestant not known");
   Contestant& contestant = *all[plan.contestant];
-  prepare(contestant, plan, referee_.rank());
+  bench::prepare(contestant, plan, referee_.rank());
   if (auto started = referee_.start(); !started) return started;
   Result<void> outcome;
   if (referee_.rank() == 0) {
@@ -188,25 +142,27 @@ Result<void> BenchMatch::perform(const Plan& plan, double& seconds) {
   } else {
     outcome = contestant.run_target(plan.round);
   }
-  if (outcome.ok()) outcome = verify(contestant, plan, referee_.rank());
+  if (outcome.ok()) outcome = bench::verify(contestant, plan, referee_.rank());
   return referee_.verdict(outcome);
 }
 
 Result<double> BenchMatch::direct(std::size_t contestant, std::size_t bytes, std::uint64_t count, BenchRow& row) {
   Plan plan;
   plan.contestant = contestant;
-  const std::size_t depth = depth_for(options_.test, bytes);
+  const std::size_t slots = slots_for(options_.test, bytes);
+  // We have every rail, bare libfabric one at a time: each rail may have as much in flight either way.
+  const std::size_t rails = contestant == 0 && !is_latency(options_.test) ? world_.rail_count() : 1;
   plan.round = Round{.test = options_.test,
                      .bytes = bytes,
-                     .slots = depth,
-                     .depth = depth,
+                     .slots = slots,
+                     .depth = slots * rails,
                      .count = count,
                      .serial = ++serials_[contestant]};
   if (auto agreed = referee_.agree(plan); !agreed) return std::move(agreed.error());
   double seconds = 0;
   if (auto done = perform(plan, seconds); !done) return std::move(done.error());
   ++row.rounds_verified;
-  row.bytes_verified += options_.test == Test::put_signal ? 2 * covered(plan.round) : covered(plan.round);
+  row.bytes_verified += options_.test == Test::put_signal ? 2 * bench::covered(plan.round) : bench::covered(plan.round);
   return std::max(seconds, 1e-9);
 }
 
@@ -223,7 +179,7 @@ Result<void> BenchMatch::follow() {
 Result<std::uint64_t> BenchMatch::calibrate(std::size_t contestant, std::size_t bytes, BenchRow& row) {
   // Warm-up at the same time: grows until a round is long enough to tell how many operations fill a whole one.
   const double wanted = options_.round_ms * 1e-3;
-  const std::uint64_t least = is_latency(options_.test) ? 1 : depth_for(options_.test, bytes);
+  const std::uint64_t least = is_latency(options_.test) ? 1 : slots_for(options_.test, bytes);
   for (std::uint64_t count = least;;) {
     auto seconds = direct(contestant, bytes, count, row);
     if (!seconds) return std::move(seconds.error());

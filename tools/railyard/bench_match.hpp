@@ -21,7 +21,7 @@ struct BenchOptions {
   bench::Test test = bench::Test::put;
   std::vector<std::size_t> sizes;
   std::uint32_t rounds = 7;
-  std::uint32_t round_ms = 200;
+  std::uint32_t round_ms = 0;
   bool beside_raw = false;
 };
 
@@ -49,15 +49,16 @@ bool is_latency(bench::Test test);
 /// Both ranks hold one and call `run`; rank 0 gets the figures.
 class BenchMatch {
  public:
+  /// Opens a world and, beside it, what it is compared with. Collective. `bootstrap` and `referee` must outlive it.
   static Result<std::unique_ptr<BenchMatch>> open(const BenchOptions& options, const Settings& settings,
-                                                  Bootstrap& bootstrap);
+                                                  Bootstrap& bootstrap, bench::Referee& referee);
   /// Collective. The report's rows are filled on rank 0.
   Result<BenchReport> run();
   /// Collective: takes everything down in order.
   Result<void> close();
 
  private:
-  BenchMatch(const BenchOptions& options, Bootstrap& bootstrap, World world, Deadline deadline);
+  BenchMatch(const BenchOptions& options, World world, bench::Referee& referee);
   Result<void> open_raw(const Settings& settings);
   Result<void> connect_raw();
   std::vector<bench::Contestant*> contestants() const;
@@ -73,7 +74,7 @@ class BenchMatch {
 
   BenchOptions options_;
   World world_;
-  bench::Referee referee_;
+  bench::Referee& referee_;
   std::unique_ptr<bench::Ours> ours_;
   std::vector<std::byte> raw_exposed_;
   std::vector<std::byte> raw_buffer_;

@@ -38,6 +38,16 @@ double round_up(double value) {
   return 10 * unit;
 }
 
+/// As many words of the rail's name as fit: "tcp eth0 10.0.0.1", "tcp eth0" or nothing.
+std::string fitting_name(std::string name, double room) {
+  constexpr double kCharacter = 6.6;
+  while (static_cast<double>(name.size()) * kCharacter > room) {
+    const std::size_t space = name.rfind(' ');
+    name.resize(space == std::string::npos ? 0 : space);
+  }
+  return name;
+}
+
 void draw_rails(Svg& svg, const DemoSummary& summary) {
   constexpr double kLeft = 80;
   constexpr double kRight = 420;
@@ -65,8 +75,8 @@ void draw_rails(Svg& svg, const DemoSummary& summary) {
     svg.text({middle, kBottom - height - 6}, readable_number(rate), {.size = 12, .anchor = Anchor::middle});
     svg.text({middle, kBottom + 18}, fmt::format("{}{}", pitch < 40 ? "" : "rail ", i),
              {.size = 12, .anchor = Anchor::middle});
-    if (pitch < 60) continue;  // no room for the name
-    svg.text({middle, kBottom + 34}, rail.name, {.size = 11, .anchor = Anchor::middle, .colour = kMuted});
+    const std::string name = fitting_name(rail.name, pitch);
+    svg.text({middle, kBottom + 34}, name, {.size = 11, .anchor = Anchor::middle, .colour = kMuted});
   }
 }
 

@@ -54,8 +54,9 @@ class DemoTraffic {
  private:
   DemoTraffic(World& world, Bootstrap& bootstrap, Window window, double seconds);
 
+  Result<void> warm_up();
   Result<void> put_signals();
-  Result<void> put_signal_step(std::uint64_t step);
+  Result<void> put_signal_step(std::size_t size_class, std::uint64_t step);
   Result<void> gets();
   Result<void> get_step();
   Result<void> atomics();

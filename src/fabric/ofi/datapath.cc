@@ -26,7 +26,7 @@ Post OfiRail::settle(LaneParts& lane, ssize_t code, const char* operation) {
 Post OfiRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
   if (broken_ != 0 || !known(remote)) return fail("send", broken_ != 0 ? broken_ : FI_EADDRNOTAVAIL);
   LaneParts& lane = part(Lane::control);
-  if (lane.outstanding >= transmit_depth_) return Post::busy;
+  if (lane.outstanding >= depth_) return Post::busy;
   return settle(lane,
                 fi_send(lane.endpoint.get(), message.address, message.bytes, message.descriptor,
                         remotes_[remote].lane[static_cast<std::size_t>(Lane::control)], context),
@@ -35,7 +35,7 @@ Post OfiRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
 
 Post OfiRail::receive(LocalPiece buffer, PostContext* context) {
   if (broken_ != 0) return fail("receive", broken_);
-  if (receives_ >= receive_depth_) return Post::busy;
+  if (receives_ >= depth_) return Post::busy;
   const ssize_t code = fi_recv(part(Lane::control).endpoint.get(), buffer.address, buffer.bytes, buffer.descriptor,
                                FI_ADDR_UNSPEC, context);
   if (code == 0) {
@@ -48,7 +48,7 @@ Post OfiRail::receive(LocalPiece buffer, PostContext* context) {
 Post OfiRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) {
   if (broken_ != 0 || !known(to.remote)) return fail("write", broken_ != 0 ? broken_ : FI_EADDRNOTAVAIL);
   LaneParts& lane = part(Lane::data);
-  if (lane.outstanding >= transmit_depth_) return Post::busy;
+  if (lane.outstanding >= depth_) return Post::busy;
   const fi_addr_t peer = remotes_[to.remote].lane[static_cast<std::size_t>(Lane::data)];
   fid_ep* const endpoint = lane.endpoint.get();
   if (!options.delivery_complete) {
@@ -77,7 +77,7 @@ Post OfiRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostC
 Post OfiRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
   if (broken_ != 0 || !known(from.remote)) return fail("read", broken_ != 0 ? broken_ : FI_EADDRNOTAVAIL);
   LaneParts& lane = part(Lane::data);
-  if (lane.outstanding >= transmit_depth_) return Post::busy;
+  if (lane.outstanding >= depth_) return Post::busy;
   return settle(
       lane,
       fi_read(lane.endpoint.get(), to.address, to.bytes, to.descriptor,

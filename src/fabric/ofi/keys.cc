@@ -12,7 +12,7 @@ namespace railyard::fabric::ofi {
 Result<KeyPool> KeyPool::open(std::size_t key_bytes) {
   KeyPool pool;
   if (key_bytes == 0) return Error(Status::unsupported, "the provider leaves keys to us but has no room for any");
-  // The highest value is left out: it means "no key" to libfabric.
+  // Of 64 bits one is left out: all ones means "no key" to libfabric.
   pool.mask_ = key_bytes >= sizeof(std::uint64_t) ? INT64_MAX : (std::uint64_t{1} << (8 * key_bytes)) - 1;
   if (auto filled = fill_random(std::as_writable_bytes(std::span(&pool.next_, 1))); !filled)
     return std::move(filled.error());

@@ -72,8 +72,7 @@ void OfiRail::stop() {
 
 void OfiRail::set_capabilities(const RailOffer& offer, bool delivery_complete) {
   const int modes = info_->domain_attr->mr_mode;
-  transmit_depth_ = std::max<std::size_t>(info_->tx_attr->size, 1);
-  receive_depth_ = std::max<std::size_t>(info_->rx_attr->size, 1);
+  depth_ = std::max<std::size_t>(std::min(info_->tx_attr->size, info_->rx_attr->size), 1);
   capabilities_.driver = "ofi";
   capabilities_.provider = offer.provider;
   capabilities_.delivery_complete = delivery_complete;
@@ -83,7 +82,7 @@ void OfiRail::set_capabilities(const RailOffer& offer, bool delivery_complete) {
   capabilities_.progresses_alone = info_->domain_attr->data_progress == FI_PROGRESS_AUTO;
   capabilities_.max_message = info_->ep_attr->max_msg_size;
   capabilities_.max_write = std::min(info_->ep_attr->max_msg_size, kMostWriteBytes);
-  capabilities_.depth = std::min(transmit_depth_, receive_depth_);
+  capabilities_.depth = depth_;
   capabilities_.line_rate = offer.line_rate;
 }
 
@@ -106,7 +105,7 @@ Result<void> OfiRail::open_queue(LaneParts& parts, std::size_t wanted, std::size
 
 Result<void> OfiRail::open_lane(Lane lane) {
   LaneParts& parts = part(lane);
-  const std::size_t least = transmit_depth_ + receive_depth_;
+  const std::size_t least = 2 * depth_;
   if (auto opened = open_queue(parts, least + (lane == Lane::data ? kLandingRoom : 0), least); !opened) return opened;
 
   fi_av_attr attributes{};
@@ -135,8 +134,8 @@ Result<void> OfiRail::open_lane(Lane lane) {
 }
 
 void OfiRail::open_landing_receives() {
-  landing_receives_.resize(receive_depth_);
-  idle_landing_receives_.reserve(receive_depth_);
+  landing_receives_.resize(depth_);
+  idle_landing_receives_.reserve(depth_);
   for (PostContext& context : landing_receives_) idle_landing_receives_.push_back(&context);
   post_landing_receives();
 }

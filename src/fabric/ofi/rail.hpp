@@ -105,8 +105,7 @@ class OfiRail final : public Rail {
   Capabilities capabilities_;
   std::string name_;
   std::string fabric_name_;
-  std::size_t transmit_depth_ = 0;
-  std::size_t receive_depth_ = 0;
+  std::size_t depth_ = 0;     ///< bound of the transmits of each lane, and of the receives
   std::size_t receives_ = 0;  ///< posted on the control lane
   bool stopped_ = false;
   int broken_ = 0;  ///< why the rail can do nothing any more

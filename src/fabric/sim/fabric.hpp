@@ -165,6 +165,7 @@ class SimFabric {
   void connect(std::uint32_t port, RemoteId remote);
   void disconnect(std::uint32_t port, RemoteId remote);
   bool connected(const Port& port, RemoteId remote) const;
+  void stop(std::uint32_t port);
   void close(std::uint32_t port);
   bool refuse_at_random(std::uint32_t port);
   int check_post(std::uint32_t port, const Operation& operation) const;
@@ -172,7 +173,7 @@ class SimFabric {
   // The wire (wire.cc).
   void start_departing(std::uint32_t port, Lane lane);
   void depart(std::uint32_t port, Lane lane);
-  void depart_piece(std::uint32_t port, std::uint32_t operation);
+  void depart_piece(std::uint32_t port_index, std::uint32_t index);
   const std::byte* source_of_piece(Operation& operation, std::size_t bytes);
   void launch(std::uint32_t port, std::uint32_t packet);
   std::int64_t arrival_time(std::uint32_t from, std::uint32_t to, Lane lane, std::int64_t wire_time);
@@ -187,12 +188,12 @@ class SimFabric {
   bool take_receive(std::uint32_t port, PostedReceive& taken);
 
   // Endings (endings.cc).
-  void fail(std::uint32_t operation, int fault);
-  void settle(std::uint32_t operation);
-  void complete_in(std::uint32_t operation, std::int64_t nanoseconds);
-  void complete(std::uint32_t operation);
+  void fail(std::uint32_t index, int fault);
+  void settle(std::uint32_t index);
+  void complete_in(std::uint32_t index, std::int64_t nanoseconds);
+  void complete(std::uint32_t index);
   void deliver(std::uint32_t port, const Event& event, std::uint32_t operation);
-  void release(std::uint32_t operation);
+  void release(std::uint32_t index);
   std::int64_t completion_delay(const RailOptions& options);
 
   std::uint32_t take_packet(std::size_t bytes);

@@ -48,8 +48,8 @@ int SimFabric::check_post(std::uint32_t port, const Operation& operation) const 
 
 Post SimFabric::post(std::uint32_t port_index, const Operation& operation) {
   Port& port = ports_[port_index];
-  if (!connected(port, operation.to)) {
-    port.failure = fmt::format("not connected to remote {}", operation.to);
+  if (!port.open || !connected(port, operation.to)) {
+    port.failure = port.open ? fmt::format("not connected to remote {}", operation.to) : "the rail is stopped";
     return Post::failed;
   }
   const std::size_t lane = lane_index(operation.lane);
@@ -103,6 +103,10 @@ Post SimFabric::post(std::uint32_t port_index, const Operation& operation) {
 Post SimFabric::post_receive(std::uint32_t port_index, LocalPiece buffer, PostContext* context) {
   Port& port = ports_[port_index];
   const RailOptions& rail = options(port_index);
+  if (!port.open) {
+    port.failure = "the rail is stopped";
+    return Post::failed;
+  }
   if (port.receives.size() >= rail.receive_depth || refuse_at_random(port_index)) {
     ++statistics_.busy;
     return Post::busy;
@@ -146,9 +150,14 @@ std::size_t SimFabric::poll(std::uint32_t port_index, std::span<Event> events) {
 }
 
 void SimFabric::close(std::uint32_t port_index) {
+  stop(port_index);
+  statistics_.registrations_left += ports_[port_index].registrations.live();
+}
+
+void SimFabric::stop(std::uint32_t port_index) {
   Port& port = ports_[port_index];
+  if (!port.open) return;
   port.open = false;
-  statistics_.registrations_left += port.registrations.live();
   std::vector<Event> discarded(64);
   while (!port.arrived.empty() || !port.completions.empty()) poll(port_index, discarded);
   port.receives.clear();

@@ -118,6 +118,8 @@ Post SimRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
 
 std::size_t SimRail::poll(std::span<Event> events) { return fabric_->poll(port_, events); }
 
+void SimRail::stop() { fabric_->stop(port_); }
+
 std::string SimRail::describe_error(int error) const { return fault_text(error); }
 
 std::string SimRail::failure() const { return fabric_->ports_[port_].failure; }

@@ -1,0 +1,173 @@
+/// Instructions per operation of the engine alone, over a rail that does nothing: run under callgrind by
+/// `bench/engine/instructions`, which subtracts two counts. Counting, unlike timing, gives the same answer on a busy machine.
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "transport/engine.hpp"
+
+namespace {
+
+using namespace railyard;  // NOLINT(google-build-using-namespace)
+namespace wire = transport::wire;
+
+/// A rail whose peer acknowledges everything at once and which keeps no record.
+class NullRail final : public fabric::Rail {
+ public:
+  NullRail() {
+    capabilities_.delivery_complete = true;
+    capabilities_.max_message = 1U << 20U;
+    capabilities_.max_write = 1U << 30U;
+  }
+  const fabric::Capabilities& capabilities() const override { return capabilities_; }
+  std::string name() const override { return "null"; }
+  std::string fabric() const override { return "null"; }
+  std::vector<std::byte> address() const override { return {std::byte{1}}; }
+  Result<fabric::RemoteId> connect(std::span<const std::byte>) override { return fabric::RemoteId{0}; }
+  void disconnect(fabric::RemoteId) override {}
+  Result<fabric::Registration> register_memory(std::span<std::byte>, fabric::Access) override {
+    return fabric::Registration{};
+  }
+  void deregister_memory(const fabric::Registration&) override {}
+  fabric::Post send(fabric::RemoteId, fabric::LocalPiece message, fabric::PostContext* context) override {
+    wire::FrameHeader header;
+    std::memcpy(&header, message.address, sizeof header);
+    if (header.kind == wire::FrameKind::sequenced) last_ = header;
+    sent_ = context;
+    return fabric::Post::posted;
+  }
+  fabric::Post receive(fabric::LocalPiece buffer, fabric::PostContext* context) override {
+    if (count_ == places_.size()) return fabric::Post::busy;
+    places_[count_++] = {buffer.address, context};
+    return fabric::Post::posted;
+  }
+  fabric::Post write(fabric::RemotePiece, fabric::LocalPiece, fabric::WriteOptions, fabric::PostContext*) override {
+    return fabric::Post::busy;
+  }
+  fabric::Post read(fabric::RemotePiece, fabric::LocalPiece, fabric::PostContext*) override {
+    return fabric::Post::busy;
+  }
+  std::size_t poll(std::span<fabric::Event> events) override {
+    std::size_t count = 0;
+    if (sent_ != nullptr) {
+      events[count++] = {fabric::Event::Kind::sent, 0, 0, std::exchange(sent_, nullptr), 0};
+    }
+    if (arrival_ != 0 && count_ > 0) {
+      const auto [address, context] = places_[--count_];
+      std::memcpy(address, frame_.data(), arrival_);
+      events[count++] = {fabric::Event::Kind::received, 0, std::exchange(arrival_, 0), context, 0};
+    }
+    return count;
+  }
+  std::string describe_error(int) const override { return ""; }
+  std::string failure() const override { return ""; }
+
+  /// The last frame's acknowledgement arrives with the next poll.
+  void acknowledge(std::uint32_t session) {
+    wire::FrameHeader header;
+    header.kind = wire::FrameKind::acknowledge;
+    header.flow = 1;
+    header.session = session;
+    header.acknowledged = last_.sequence + 1;
+    header.limit = header.acknowledged + 16;
+    header.bytes = wire::kRecordsAt;
+    std::memcpy(frame_.data(), &header, sizeof header);
+    arrival_ = wire::kRecordsAt;
+  }
+  /// A frame with one 8-byte put and a signal arrives with the next poll.
+  void arrive(std::uint32_t session, std::uint32_t exposure, std::uint32_t sequence) {
+    std::uint32_t used = wire::kRecordsAt;
+    wire::FrameWriter::append(frame_.data(), used, {wire::RecordKind::put, 0, 8, exposure, 0});
+    wire::FrameWriter::append(frame_.data(), used, {wire::RecordKind::signal, 0, 8, exposure, 0});
+    wire::FrameHeader header;
+    header.flow = 1;
+    header.records = 2;
+    header.session = session;
+    header.sequence = sequence;
+    header.limit = 16;
+    header.bytes = used;
+    std::memcpy(frame_.data(), &header, sizeof header);
+    arrival_ = used;
+  }
+
+ private:
+  fabric::Capabilities capabilities_;
+  std::array<std::byte, wire::kFrameBytes> frame_{};
+  std::size_t arrival_ = 0;
+  fabric::PostContext* sent_ = nullptr;
+  wire::FrameHeader last_;
+  std::array<std::pair<void*, fabric::PostContext*>, 64> places_{};
+  std::size_t count_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: instructions put|put_signal|arrival|quiet|read_signal|pass COUNT\n");
+    return 2;
+  }
+  const std::string what = argv[1];
+  const long count = std::atol(argv[2]);
+  SteadyClock clock;
+  std::array<std::uint64_t, 8> memory{};
+  std::array<std::uint64_t, 1> signals{};
+  transport::EngineParts parts;
+  parts.clock = &clock;
+  parts.size = 2;
+  auto owned = std::make_unique<NullRail>();
+  NullRail& rail = *owned;
+  parts.rails.push_back(std::move(owned));
+  parts.find_peer = [](int) -> Result<transport::PeerAddress> {
+    static const std::array<std::byte, 1> kAddress{};
+    transport::PeerAddress peer;
+    peer.rails.push_back({"null", kAddress});
+    return peer;
+  };
+  auto opened = transport::Engine::open(std::move(parts));
+  if (!opened) return 1;
+  const std::unique_ptr<transport::Engine> engine = std::move(opened.value());
+  transport::Flow& flow = **engine->flow(1);
+  const std::uint32_t exposure = *engine->expose({std::as_writable_bytes(std::span(memory)), signals});
+  const std::array<std::byte, 8> bytes{};
+  const transport::PutRecord put{1, 0, bytes};
+  const transport::SignalRecord signal{1, 0, SignalOp::add, 1};
+  std::uint64_t sum = 0;
+  const auto repeat = [count](auto&& once) {
+    for (long i = 0; i < count; ++i) once(i);
+  };
+  const auto submit = [&](const transport::SignalRecord* with_signal) {
+    std::uint64_t number = 0;
+    {
+      const transport::BatonHold hold(engine->baton());
+      if (!engine->try_records(flow, &put, with_signal, number)) std::abort();
+    }
+    rail.acknowledge(flow.session_in);
+    engine->progress();
+  };
+  if (what == "put") {
+    repeat([&](long) { submit(nullptr); });
+  } else if (what == "put_signal") {
+    repeat([&](long) { submit(&signal); });
+  } else if (what == "arrival") {
+    repeat([&](long i) {
+      rail.arrive(flow.session_in, exposure, static_cast<std::uint32_t>(i));
+      engine->progress();
+    });
+  } else if (what == "pass") {
+    repeat([&](long) { engine->progress(); });
+  } else if (what == "quiet") {
+    repeat([&](long) { sum += engine->wait_until([&] { return engine->outstanding() == 0; }, 1) ? 1 : 0; });
+  } else if (what == "read_signal") {
+    repeat([&](long) { sum += std::atomic_ref<std::uint64_t>(signals[0]).load(std::memory_order_acquire); });
+  } else {
+    std::fprintf(stderr, "instructions: no such operation: %s\n", what.c_str());
+    return 2;
+  }
+  std::printf("%llu\n", static_cast<unsigned long long>(sum + signals[0]));
+  return 0;
+}

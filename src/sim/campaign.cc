@@ -1,0 +1,43 @@
+#include "sim/campaign.hpp"
+
+#include <fmt/format.h>
+
+namespace railyard::sim {
+
+void Totals::add(std::uint64_t seed, const Outcome& outcome) {
+  const Findings& findings = outcome.findings;
+  ++schedules;
+  operations += outcome.operations;
+  lost += findings.count(Finding::lost);
+  doubled += findings.count(Finding::doubled);
+  early += findings.count(Finding::early);
+  ghosts += findings.count(Finding::ghost);
+  corrupt += findings.count(Finding::corrupt);
+  violations += findings.count(Finding::violation);
+  packets += outcome.packets;
+  held_out_of_order += outcome.held_out_of_order;
+  busy += outcome.busy;
+  virtual_seconds += static_cast<double>(outcome.virtual_time) * 1e-9;
+  if (findings.clean()) return;
+  ++failed_schedules;
+  if (first_failing_seed) return;
+  first_failing_seed = seed;
+  first_notes = findings.notes();
+}
+
+Result<Totals> run_schedules(std::uint64_t first, std::uint64_t count, const ScenarioOptions& options,
+                             const std::function<void(const Totals&)>& after_each) {
+  Totals totals;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    auto outcome = run_schedule(first + i, options);
+    if (!outcome) {
+      return Error(outcome.status(), fmt::format("seed {}: the simulated world could not be opened: {}", first + i,
+                                                 outcome.error().message()));
+    }
+    totals.add(first + i, *outcome);
+    if (after_each) after_each(totals);
+  }
+  return totals;
+}
+
+}  // namespace railyard::sim

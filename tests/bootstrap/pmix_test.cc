@@ -1,0 +1,183 @@
+#include "bootstrap/pmix.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "bootstrap/open.hpp"
+#include "helpers.hpp"
+#include "roles.hpp"
+
+namespace railyard::bootstrap {
+
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 4;
+
+/// Says what went wrong and gives the exit code for it.
+int failed(const std::string& what) {
+  fmt::print("FAILED {}\n", what);
+  return 1;
+}
+
+int gather(Bootstrap& bootstrap) {
+  const int rank = bootstrap.rank();
+  for (int round = 0; round < 3; ++round) {
+    const auto gathered = bootstrap.allgather(bytes_of(contribution(rank)), {});
+    if (!gathered) return failed(gathered.error().text());
+    if (!is_complete(gathered, kRanks)) return failed("a contribution differs");
+    if (const auto passed = bootstrap.barrier({}); !passed) return failed(passed.error().text());
+  }
+  // Lengths from nothing to a megabyte, each byte its rank's.
+  const auto length = [](std::size_t of) { return of == 0 ? 0 : std::size_t{1} << (20 - of); };
+  const std::vector<std::byte> mine(length(static_cast<std::size_t>(rank)), static_cast<std::byte>(rank));
+  const auto gathered = bootstrap.allgather(mine, {});
+  if (!gathered) return failed(gathered.error().text());
+  for (std::size_t peer = 0; peer < kRanks; ++peer) {
+    if ((*gathered)[peer] != std::vector<std::byte>(length(peer), static_cast<std::byte>(peer)))
+      return failed("bytes differ");
+  }
+  if (bootstrap.allgather(std::vector<std::byte>(kMostContribution + 1), {}).status() != Status::out_of_range) {
+    return failed("a contribution over the limit was taken");
+  }
+  fmt::print("GATHERED {} of {} by {}\n", rank, bootstrap.size(), bootstrap.describe());
+  return 0;
+}
+
+/// Rank 2 is late for a call; the others are told who it is that they wait for.
+int wait_for_late_rank(Bootstrap& bootstrap) {
+  if (const auto passed = bootstrap.barrier({}); !passed) return failed(passed.error().text());
+  if (bootstrap.rank() == 2) {
+    std::this_thread::sleep_for(milliseconds(3000));
+    return 0;
+  }
+  const auto passed = bootstrap.barrier(Deadline::in(milliseconds(500)));
+  if (passed.status() != Status::timeout) return failed("no timeout: " + passed.error().text());
+  fmt::print("TOLD {}\n", passed.error().message());
+  const auto again = bootstrap.barrier({});
+  return again.status() == Status::timeout ? 0 : failed("a broken bootstrap went on");
+}
+
+/// Rank 1 makes another call than the others.
+int make_different_calls(Bootstrap& bootstrap) {
+  auto passed = Result<void>();
+  if (bootstrap.rank() == 1) {
+    passed = bootstrap.barrier({});
+  } else if (auto gathered = bootstrap.allgather({}, {}); !gathered) {
+    passed = std::move(gathered.error());
+  }
+  if (passed.status() != Status::invalid) return failed("no such error: " + passed.error().text());
+  fmt::print("TOLD {}\n", passed.error().message());
+  return 0;
+}
+
+/// PMIx is asked for and there is none.
+int open_outside() {
+  Settings settings;
+  settings.bootstrap = "pmix";
+  const auto opened = open_bootstrap(settings);
+  if (opened) return failed("it opened");
+  fmt::print("TOLD {}\n", opened.error().text());
+  return 0;
+}
+
+struct Finished {
+  int exit_code = -1;
+  std::string output;
+};
+
+/// Starts this program in a role, by `launcher` if that is given.
+Finished run_as(const std::string& role, const std::string& launcher = "") {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  // libpmix keeps a few bytes from its start to the end of the process: a leak sanitizer must not take them for ours.
+  const std::string known_leaks = fmt::format("{}railyard-pmix-{}.supp", ::testing::TempDir(), getpid());
+  std::ofstream(known_leaks) << "leak:libpmix.so\n";
+  const std::string command =
+      fmt::format("LSAN_OPTIONS=suppressions='{}':print_suppressions=0 timeout 100 {} '{}' --role={} 2>&1", known_leaks,
+                  launcher, self, role);
+  Finished run;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return run;
+  std::array<char, 4096> buffer;
+  for (std::size_t count = 0; (count = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
+    run.output.append(buffer.data(), count);
+  }
+  const int status = pclose(pipe);
+  run.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  std::filesystem::remove(known_leaks);
+  return run;
+}
+
+Finished run_with_mpirun(const std::string& role) {
+  return run_as(role,
+                fmt::format("mpirun {} --oversubscribe -n {}", geteuid() == 0 ? "--allow-run-as-root" : "", kRanks));
+}
+
+class PmixTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#ifndef RAILYARD_HAVE_PMIX
+    GTEST_SKIP() << "this build has no PMIx";
+#endif
+    if (system("command -v mpirun >/dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed (openmpi-bin)";
+    if (started_by_pmix()) GTEST_SKIP() << "the tests themselves run under mpirun";
+  }
+};
+
+TEST_F(PmixTest, RanksOfMpirunGather) {
+  const Finished run = run_with_mpirun("pmix-gather");
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_THAT(run.output, HasSubstr(fmt::format("GATHERED {} of {} by pmix ", rank, kRanks)));
+  }
+}
+
+TEST_F(PmixTest, ALateRankIsNamed) {
+  const Finished run = run_with_mpirun("pmix-late");
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("TOLD rank 2 of 4 did not enter barrier 1 within 500 ms"));
+}
+
+TEST_F(PmixTest, DifferentCallsAreNamed) {
+  const Finished run = run_with_mpirun("pmix-different");
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_THAT(run.output, AllOf(HasSubstr("TOLD rank 1 made barrier as its call number 0, rank 0 made allgather"),
+                                HasSubstr("TOLD rank 0 made allgather as its call number 0, rank 1 made barrier")));
+}
+
+TEST(Pmix, OutsideALauncherIsAClearError) {
+  if (started_by_pmix()) GTEST_SKIP() << "the tests themselves run under mpirun";
+  const Finished run = run_as("pmix-outside");
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+#ifdef RAILYARD_HAVE_PMIX
+  EXPECT_THAT(run.output, AllOf(HasSubstr("TOLD not found: no PMIx server answers"), HasSubstr("mpirun")));
+#else
+  EXPECT_THAT(run.output,
+              AllOf(HasSubstr("TOLD unsupported"), HasSubstr("libpmix-dev"), HasSubstr("RAILYARD_RENDEZVOUS")));
+#endif
+}
+
+}  // namespace
+
+int run_role(std::string_view name) {
+  if (name == "pmix-outside") return open_outside();
+  // What mpirun sets must be enough.
+  const auto opened = open_bootstrap(Settings{});
+  if (!opened) return failed(opened.error().text());
+  if ((*opened)->size() != kRanks) return failed("wrong size");
+  if (name == "pmix-gather") return gather(**opened);
+  if (name == "pmix-late") return wait_for_late_rank(**opened);
+  if (name == "pmix-different") return make_different_calls(**opened);
+  return failed(fmt::format("no role '{}'", name));
+}
+
+}  // namespace railyard::bootstrap

@@ -1,0 +1,86 @@
+/// Rails for the contract tests: the same tests run over each of these.
+#pragma once
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "doubles/strict.hpp"
+#include "fabric/rail.hpp"
+
+namespace railyard::fabric {
+
+struct Bed {
+  const char* name;
+  const char* provider;
+  const char* interfaces;
+  bool reports_bad_keys = true;  ///< libfabric's shm drops a write with a wrong key and tells nobody
+};
+
+inline Settings settings_for(const Bed& bed, std::uint32_t rails) {
+  Settings settings;
+  settings.driver = "ofi";
+  settings.provider = bed.provider;
+  settings.interfaces = bed.interfaces;
+  settings.rails = rails;
+  return settings;
+}
+
+inline const std::vector<Bed>& beds() {
+  static const std::vector<Bed> all = {{"tcp", "tcp", "lo"}, {"shm", "shm", "", false}, {"strict", "strict", "lo"}};
+  return all;
+}
+
+/// The strict provider's own account of what happened, from the object that libfabric loaded.
+class StrictAccount {
+ public:
+  StrictAccount() : object_(::dlopen(RAILYARD_STRICT_PROVIDER_DIR "/libstrict-fi.so", RTLD_NOW | RTLD_LOCAL)) {}
+  ~StrictAccount() {
+    if (object_ != nullptr) ::dlclose(object_);
+  }
+  StrictAccount(const StrictAccount&) = delete;
+  StrictAccount& operator=(const StrictAccount&) = delete;
+
+  bool loaded() const { return object_ != nullptr; }
+  unsigned violations() const { return call<unsigned>("strict_fi_violations"); }
+  unsigned open_objects() const { return call<unsigned>("strict_fi_open_objects"); }
+  unsigned receives_used_up() const { return call<unsigned>("strict_fi_receives_used_up"); }
+  void forget() const { call<void>("strict_fi_forget_violations"); }
+  /// All breaches, one to a line.
+  std::string text() const {
+    std::string all;
+    auto* const one = reinterpret_cast<const char* (*)(unsigned)>(::dlsym(object_, "strict_fi_violation"));
+    for (unsigned i = 0; i < violations(); ++i) all += std::string(one(i)) + "\n";
+    return all;
+  }
+
+ private:
+  template <typename T>
+  T call(const char* name) const {
+    return reinterpret_cast<T (*)()>(::dlsym(object_, name))();
+  }
+  void* object_;
+};
+
+/// Polls until `done`; false when that takes absurdly long.
+inline bool pump(const std::vector<Rail*>& rails, std::vector<std::pair<Rail*, Event>>& log,
+                 const std::function<bool()>& done) {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!done()) {
+    for (Rail* rail : rails) {
+      std::array<Event, 32> events;
+      const std::size_t count = rail->poll(events);
+      for (std::size_t i = 0; i < count; ++i) log.emplace_back(rail, events[i]);
+    }
+    if (std::chrono::steady_clock::now() > give_up) return false;
+  }
+  return true;
+}
+
+}  // namespace railyard::fabric

@@ -1,0 +1,416 @@
+/// The contract of fabric/rail.hpp, written once and run over every libfabric bed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "fabric/beds.hpp"
+
+namespace railyard::fabric {
+namespace {
+
+constexpr std::size_t kControl = static_cast<std::size_t>(Lane::control);
+constexpr std::size_t kData = static_cast<std::size_t>(Lane::data);
+
+/// Two rails of one process, connected both ways, each with a registered megabyte.
+class RailContract : public ::testing::TestWithParam<Bed> {
+ protected:
+  struct Side {
+    std::unique_ptr<Rail> rail;
+    RemoteId peer = 0;
+    std::vector<std::byte> memory = std::vector<std::byte>(1 << 20);
+    Registration registration;
+
+    LocalPiece piece(std::size_t offset, std::size_t bytes, std::size_t lane) {
+      return {memory.data() + offset, bytes, registration.descriptor[lane]};
+    }
+    std::uint64_t at(std::size_t offset) const { return registration.remote_base + offset; }
+  };
+
+  void SetUp() override {
+    strict_.forget();
+    auto rails = open_rails(settings_for(GetParam(), 2));
+    ASSERT_TRUE(rails.ok()) << rails.error().text();
+    ASSERT_EQ(rails->size(), 2u);
+    a_.rail = std::move((*rails)[0]);
+    b_.rail = std::move((*rails)[1]);
+    connect(a_, b_);
+    connect(b_, a_);
+    for (Side* side : {&a_, &b_}) {
+      auto registration = side->rail->register_memory(side->memory, {.remote = true});
+      ASSERT_TRUE(registration.ok()) << registration.error().text();
+      side->registration = *registration;
+    }
+  }
+
+  void TearDown() override {
+    for (Side* side : {&a_, &b_}) {
+      if (!side->rail) continue;
+      if (stop_first_) side->rail->stop();
+      side->rail->deregister_memory(side->registration);
+      side->rail.reset();
+    }
+    EXPECT_EQ(strict_.violations(), 0u) << strict_.text();
+    EXPECT_EQ(strict_.open_objects(), 0u);
+  }
+
+  static void connect(Side& from, Side& to) {
+    auto peer = from.rail->connect(to.rail->address());
+    ASSERT_TRUE(peer.ok()) << peer.error().text();
+    from.peer = *peer;
+  }
+
+  bool pump_until(const std::function<bool()>& done) { return pump({a_.rail.get(), b_.rail.get()}, log_, done); }
+  /// Posts, polling while the answer is busy.
+  Post insist(const std::function<Post()>& post) {
+    Post answer = post();
+    pump_until([&] { return answer != Post::busy || (answer = post()) != Post::busy; });
+    return answer;
+  }
+  std::size_t seen(const Side& side, Event::Kind kind) const {
+    return static_cast<std::size_t>(std::count_if(log_.begin(), log_.end(), [&](const auto& entry) {
+      return entry.first == side.rail.get() && entry.second.kind == kind;
+    }));
+  }
+  const Event* find(const Side& side, Event::Kind kind, std::size_t index = 0) const {
+    for (const auto& [rail, event] : log_)
+      if (rail == side.rail.get() && event.kind == kind && index-- == 0) return &event;
+    return nullptr;
+  }
+  static void fill(std::span<std::byte> bytes, unsigned seed) {
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 31 + seed + (i >> 8));
+  }
+  static bool equal(std::span<const std::byte> x, std::span<const std::byte> y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end());
+  }
+
+  StrictAccount strict_;
+  Side a_;
+  Side b_;
+  bool stop_first_ = false;
+  std::vector<std::pair<Rail*, Event>> log_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Beds, RailContract, ::testing::ValuesIn(beds()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(RailContract, SaysWhatItIs) {
+  const Capabilities& capabilities = a_.rail->capabilities();
+  EXPECT_EQ(capabilities.driver, "ofi");
+  EXPECT_TRUE(capabilities.provider.starts_with(GetParam().provider)) << capabilities.provider;
+  EXPECT_GE(capabilities.max_message, 4096u);
+  EXPECT_GE(capabilities.max_write, std::size_t{1} << 20);
+  EXPECT_GE(capabilities.depth, 64u);
+  EXPECT_TRUE(a_.rail->name().starts_with(GetParam().provider)) << a_.rail->name();
+  EXPECT_FALSE(a_.rail->fabric().empty());
+  EXPECT_EQ(a_.rail->fabric(), b_.rail->fabric());
+  const bool strict = std::string(GetParam().provider) == "strict";
+  EXPECT_EQ(capabilities.binds_registrations, strict);
+  EXPECT_EQ(capabilities.needs_local_registration, strict);
+}
+
+TEST_P(RailContract, SendsMessagesInFullAndReportsBothSides) {
+  PostContext sent;
+  PostContext received;
+  fill(std::span(a_.memory).first(1500), 1);
+  ASSERT_EQ(b_.rail->receive(b_.piece(0, 2048, kControl), &received), Post::posted);
+  ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 1500, kControl), &sent); }), Post::posted);
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::sent) == 1 && seen(b_, Event::Kind::received) == 1; }));
+  EXPECT_EQ(find(a_, Event::Kind::sent)->context, &sent);
+  EXPECT_EQ(find(b_, Event::Kind::received)->context, &received);
+  EXPECT_EQ(find(b_, Event::Kind::received)->bytes, 1500u);
+  EXPECT_TRUE(equal(std::span(a_.memory).first(1500), std::span(b_.memory).first(1500)));
+}
+
+TEST_P(RailContract, WritesWithAnImmediateOnceTheBytesAreThere) {
+  PostContext context;
+  fill(std::span(a_.memory).subspan(1000, 300000), 7);
+  ASSERT_EQ(insist([&] {
+              return a_.rail->write({a_.peer, b_.at(5000), b_.registration.key}, a_.piece(1000, 300000, kData),
+                                    {.with_immediate = true, .immediate = 0xfedcba98}, &context);
+            }),
+            Post::posted);
+  bool right = false;
+  ASSERT_TRUE(pump_until([&] {
+    // At the very moment it is reported, the bytes are visible.
+    if (!right && seen(b_, Event::Kind::landed) == 1)
+      right = equal(std::span(a_.memory).subspan(1000, 300000), std::span(b_.memory).subspan(5000, 300000));
+    return seen(b_, Event::Kind::landed) == 1 && seen(a_, Event::Kind::written) == 1;
+  }));
+  EXPECT_TRUE(right);
+  EXPECT_EQ(find(b_, Event::Kind::landed)->immediate, 0xfedcba98u);
+  EXPECT_EQ(find(b_, Event::Kind::landed)->context, nullptr);
+  EXPECT_EQ(find(a_, Event::Kind::written)->context, &context);
+}
+
+TEST_P(RailContract, WritesWithoutAnImmediateTellOnlyTheWriter) {
+  PostContext context;
+  fill(std::span(a_.memory).first(64), 3);
+  ASSERT_TRUE(a_.rail->capabilities().delivery_complete);
+  ASSERT_EQ(insist([&] {
+              return a_.rail->write({a_.peer, b_.at(64), b_.registration.key}, a_.piece(0, 64, kData),
+                                    {.delivery_complete = true}, &context);
+            }),
+            Post::posted);
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::written) == 1; }));
+  EXPECT_TRUE(equal(std::span(a_.memory).first(64), std::span(b_.memory).subspan(64, 64)));
+  EXPECT_EQ(log_.size(), 1u);
+}
+
+TEST_P(RailContract, DeliveryCompletionMeansVisibleAtTheTarget) {
+  // The target does not move at all: a truthful completion cannot come, or the bytes are there already.
+  PostContext first;
+  PostContext second;
+  const auto write = [&](PostContext& context, std::size_t bytes) {
+    return insist([&] {
+      return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, bytes, kData),
+                            {.with_immediate = true, .immediate = 1, .delivery_complete = true}, &context);
+    });
+  };
+  ASSERT_EQ(write(first, 8), Post::posted);
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::written) == 1; }));
+  fill(std::span(a_.memory).first(4096), 9);
+  ASSERT_EQ(write(second, 4096), Post::posted);
+  std::vector<std::pair<Rail*, Event>> alone;
+  for (int i = 0; i < 20000 && alone.empty(); ++i) pump({a_.rail.get()}, alone, [n = 0]() mutable { return n++ == 1; });
+  if (!alone.empty()) {
+    EXPECT_TRUE(equal(std::span(a_.memory).first(4096), std::span(b_.memory).first(4096)));
+  }
+  log_.insert(log_.end(), alone.begin(), alone.end());
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::written) == 2; }));
+  EXPECT_TRUE(equal(std::span(a_.memory).first(4096), std::span(b_.memory).first(4096)));
+}
+
+TEST_P(RailContract, ReadsTheRemoteRegion) {
+  PostContext context;
+  fill(std::span(b_.memory).subspan(4096, 70000), 11);
+  ASSERT_EQ(insist([&] {
+              return a_.rail->read({a_.peer, b_.at(4096), b_.registration.key}, a_.piece(100, 70000, kData), &context);
+            }),
+            Post::posted);
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::read) == 1; }));
+  EXPECT_EQ(find(a_, Event::Kind::read)->context, &context);
+  EXPECT_TRUE(equal(std::span(a_.memory).subspan(100, 70000), std::span(b_.memory).subspan(4096, 70000)));
+}
+
+TEST_P(RailContract, ReachesItself) {
+  auto self = a_.rail->connect(a_.rail->address());
+  ASSERT_TRUE(self.ok()) << self.error().text();
+  PostContext received;
+  PostContext sent;
+  PostContext written;
+  fill(std::span(a_.memory).first(128), 5);
+  ASSERT_EQ(a_.rail->receive(a_.piece(1024, 256, kControl), &received), Post::posted);
+  ASSERT_EQ(insist([&] { return a_.rail->send(*self, a_.piece(0, 128, kControl), &sent); }), Post::posted);
+  ASSERT_EQ(insist([&] {
+              return a_.rail->write({*self, a_.at(4096), a_.registration.key}, a_.piece(0, 128, kData),
+                                    {.with_immediate = true, .immediate = 77}, &written);
+            }),
+            Post::posted);
+  ASSERT_TRUE(pump_until([&] {
+    return seen(a_, Event::Kind::received) == 1 && seen(a_, Event::Kind::landed) == 1 &&
+           seen(a_, Event::Kind::sent) == 1 && seen(a_, Event::Kind::written) == 1;
+  }));
+  EXPECT_TRUE(equal(std::span(a_.memory).first(128), std::span(a_.memory).subspan(1024, 128)));
+  EXPECT_TRUE(equal(std::span(a_.memory).first(128), std::span(a_.memory).subspan(4096, 128)));
+}
+
+TEST_P(RailContract, FullQueuesAnswerBusyAndEveryPostedWriteCompletesOnce) {
+  // Connect first, so that busy means "full" below.
+  PostContext first;
+  ASSERT_EQ(insist([&] {
+              return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, 8, kData), {}, &first);
+            }),
+            Post::posted);
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::written) == 1; }));
+  log_.clear();
+
+  const std::size_t many = a_.rail->capabilities().depth * 4;
+  std::vector<PostContext> contexts(many);
+  std::size_t posted = 0;
+  Post answer = Post::posted;
+  const auto post = [&] {
+    return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, 4096, kData),
+                          {.with_immediate = true, .immediate = static_cast<std::uint32_t>(posted)}, &contexts[posted]);
+  };
+  while (posted < many && (answer = post()) == Post::posted) ++posted;
+  ASSERT_EQ(answer, Post::busy) << posted << " posted: " << a_.rail->failure();
+  EXPECT_LE(posted, a_.rail->capabilities().depth);
+  ASSERT_TRUE(pump_until([&] {
+    while (posted < many && post() == Post::posted) ++posted;
+    return posted == many && seen(a_, Event::Kind::written) == many && seen(b_, Event::Kind::landed) == many;
+  }));
+  std::vector<bool> completed(many);
+  std::vector<bool> landed(many);
+  for (const auto& [rail, event] : log_) {
+    const auto index = event.kind == Event::Kind::written ? static_cast<std::size_t>(event.context - contexts.data())
+                                                          : static_cast<std::size_t>(event.immediate);
+    std::vector<bool>& which = event.kind == Event::Kind::written ? completed : landed;
+    ASSERT_LT(index, many);
+    EXPECT_FALSE(which[index]) << "twice: " << index;
+    which[index] = true;
+  }
+}
+
+TEST_P(RailContract, MessagesWithoutAReceiveWait) {
+  constexpr std::size_t kMany = 40;
+  std::vector<PostContext> sends(kMany);
+  std::vector<PostContext> receives(kMany);
+  for (std::size_t i = 0; i < kMany; ++i) {
+    a_.memory[i * 64] = static_cast<std::byte>(i);
+    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(i * 64, 64, kControl), &sends[i]); }), Post::posted);
+  }
+  for (int i = 0; i < 1000; ++i) pump_until([n = 0]() mutable { return n++ == 1; });
+  EXPECT_EQ(seen(b_, Event::Kind::received), 0u);
+  for (std::size_t i = 0; i < kMany; ++i)
+    ASSERT_EQ(b_.rail->receive(b_.piece(i * 64, 64, kControl), &receives[i]), Post::posted);
+  ASSERT_TRUE(pump_until([&] { return seen(b_, Event::Kind::received) == kMany; }));
+  for (std::size_t i = 0; i < kMany; ++i) EXPECT_EQ(b_.memory[i * 64], static_cast<std::byte>(i));
+}
+
+TEST_P(RailContract, ReceivesAreBounded) {
+  stop_first_ = true;
+  const std::size_t many = 100000;
+  std::vector<PostContext> contexts(many);
+  std::size_t posted = 0;
+  while (posted < many && b_.rail->receive(b_.piece(0, 64, kControl), &contexts[posted]) == Post::posted) ++posted;
+  EXPECT_EQ(posted, b_.rail->capabilities().depth);
+  EXPECT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &contexts[posted]), Post::busy);
+  PostContext sent;
+  ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 8, kControl), &sent); }), Post::posted);
+  ASSERT_TRUE(pump_until([&] { return seen(b_, Event::Kind::received) == 1; }));
+  EXPECT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &contexts[posted]), Post::posted);
+  b_.rail->stop();  // before the contexts go
+}
+
+TEST_P(RailContract, LanesDoNotStarveEachOther) {
+  // A poll with room for one event only, with both lanes full of them.
+  constexpr std::size_t kMany = 100;
+  std::vector<PostContext> sends(kMany);
+  std::vector<PostContext> receives(kMany);
+  std::vector<PostContext> writes(kMany);
+  for (PostContext& context : receives) ASSERT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &context), Post::posted);
+  for (std::size_t i = 0; i < kMany; ++i) {
+    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 64, kControl), &sends[i]); }), Post::posted);
+    ASSERT_EQ(insist([&] {
+                return a_.rail->write({a_.peer, b_.at(4096), b_.registration.key}, a_.piece(0, 64, kData),
+                                      {.with_immediate = true, .immediate = 1}, &writes[i]);
+              }),
+              Post::posted);
+  }
+  std::size_t landed_by_then = 0;
+  for (std::size_t turns = 0; turns < 5'000'000; ++turns) {
+    std::array<Event, 1> one;
+    if (b_.rail->poll(one) == 1) log_.emplace_back(b_.rail.get(), one[0]);
+    if (seen(b_, Event::Kind::received) < kMany) landed_by_then = seen(b_, Event::Kind::landed);
+    if (seen(b_, Event::Kind::received) == kMany && seen(b_, Event::Kind::landed) == kMany) break;
+    std::array<Event, 8> some;
+    a_.rail->poll(some);
+  }
+  EXPECT_EQ(seen(b_, Event::Kind::received), kMany);
+  EXPECT_EQ(seen(b_, Event::Kind::landed), kMany);
+  EXPECT_GE(landed_by_then, kMany / 4) << "the data lane had to wait for the control lane to run dry";
+}
+
+TEST_P(RailContract, ABadKeyIsAnErrorCompletionAndNothingIsWritten) {
+  if (!GetParam().reports_bad_keys) GTEST_SKIP() << "this provider drops such a write and tells nobody";
+  PostContext context;
+  fill(std::span(a_.memory).first(64), 1);
+  ASSERT_EQ(insist([&] {
+              return a_.rail->write({a_.peer, b_.at(0), b_.registration.key ^ 0x5555}, a_.piece(0, 64, kData),
+                                    {.with_immediate = true, .immediate = 9, .delivery_complete = true}, &context);
+            }),
+            Post::posted);
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::failed) == 1; }));
+  EXPECT_EQ(find(a_, Event::Kind::failed)->context, &context);
+  EXPECT_NE(find(a_, Event::Kind::failed)->error, 0);
+  EXPECT_FALSE(a_.rail->describe_error(find(a_, Event::Kind::failed)->error).empty());
+  EXPECT_EQ(seen(b_, Event::Kind::landed), 0u);
+  EXPECT_TRUE(std::all_of(b_.memory.begin(), b_.memory.begin() + 64, [](std::byte x) { return x == std::byte{0}; }));
+}
+
+TEST_P(RailContract, AKeyDiesWithItsRegistration) {
+  if (!GetParam().reports_bad_keys) GTEST_SKIP() << "this provider drops such a write and tells nobody";
+  std::vector<std::byte> other(8192);
+  auto registration = b_.rail->register_memory(other, {.remote = true});
+  ASSERT_TRUE(registration.ok()) << registration.error().text();
+  PostContext context;
+  const auto write = [&] {
+    return insist([&] {
+      return a_.rail->write({a_.peer, registration->remote_base, registration->key}, a_.piece(0, 64, kData),
+                            {.delivery_complete = true}, &context);
+    });
+  };
+  ASSERT_EQ(write(), Post::posted);
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::written) == 1; }));
+  b_.rail->deregister_memory(*registration);
+  ASSERT_EQ(write(), Post::posted);
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::failed) == 1; }));
+}
+
+TEST_P(RailContract, RegistersTheSameMemoryManyTimes) {
+  std::vector<Registration> registrations;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 50; ++i) {
+      auto registration = a_.rail->register_memory(a_.memory, {.remote = true});
+      ASSERT_TRUE(registration.ok()) << registration.error().text();
+      for (const Registration& other : registrations) EXPECT_NE(other.key, registration->key);
+      registrations.push_back(*registration);
+    }
+    for (const Registration& registration : registrations) a_.rail->deregister_memory(registration);
+    registrations.clear();
+  }
+}
+
+TEST_P(RailContract, RefusesAddressesThatAreNone) {
+  const std::vector<std::byte> good = b_.rail->address();
+  EXPECT_EQ(a_.rail->connect({}).status(), Status::invalid);
+  const std::vector<std::byte> noise(100, std::byte{0x5a});
+  EXPECT_EQ(a_.rail->connect(noise).status(), Status::invalid);
+  for (std::size_t length = 0; length < good.size(); ++length)
+    EXPECT_FALSE(a_.rail->connect(std::span(good).first(length)).ok()) << length;
+  std::vector<std::byte> longer = good;
+  longer.push_back(std::byte{0});
+  EXPECT_EQ(a_.rail->connect(longer).status(), Status::invalid);
+  std::vector<std::byte> newer = good;
+  newer[4] = std::byte{99};
+  const auto answer = a_.rail->connect(newer);
+  ASSERT_EQ(answer.status(), Status::version_mismatch);
+  EXPECT_NE(answer.error().message().find("99"), std::string::npos);
+}
+
+TEST_P(RailContract, ADisconnectedRemoteIsRefusedAndItsPlaceIsUsedAgain) {
+  const RemoteId old = a_.peer;
+  a_.rail->disconnect(old);
+  PostContext context;
+  EXPECT_EQ(a_.rail->send(old, a_.piece(0, 8, kControl), &context), Post::failed);
+  EXPECT_NE(a_.rail->failure().find("send"), std::string::npos);
+  EXPECT_EQ(a_.rail->read({old, b_.at(0), b_.registration.key}, a_.piece(0, 8, kData), &context), Post::failed);
+  EXPECT_EQ(a_.rail->send(12345, a_.piece(0, 8, kControl), &context), Post::failed);
+  a_.rail->disconnect(old);  // twice does no harm
+  connect(a_, b_);
+  EXPECT_EQ(a_.peer, old);
+  PostContext received;
+  ASSERT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &received), Post::posted);
+  ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 8, kControl), &context); }), Post::posted);
+  ASSERT_TRUE(pump_until([&] { return seen(b_, Event::Kind::received) == 1; }));
+}
+
+TEST_P(RailContract, AStoppedRailTouchesNothing) {
+  PostContext received;
+  ASSERT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &received), Post::posted);
+  b_.rail->stop();
+  EXPECT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &received), Post::failed);
+  EXPECT_EQ(b_.rail->send(b_.peer, b_.piece(0, 64, kControl), &received), Post::failed);
+  EXPECT_FALSE(b_.rail->register_memory(b_.memory, {.remote = true}).ok());
+  EXPECT_FALSE(b_.rail->connect(a_.rail->address()).ok());
+  std::array<Event, 4> events;
+  EXPECT_EQ(b_.rail->poll(events), 0u);
+  b_.rail->disconnect(b_.peer);
+}
+
+TEST_P(RailContract, PollsWithoutRoomAreHarmless) { EXPECT_EQ(a_.rail->poll({}), 0u); }
+
+}  // namespace
+}  // namespace railyard::fabric

@@ -1,0 +1,277 @@
+// Feeds the bootstrap's parsers and both state machines whatever the fuzzer makes up: bytes of strangers, and, because
+// nothing gets past the proof of the job key by chance, frames that are properly proven and sealed around contents of
+// the fuzzer's.
+#include <fuzzer/FuzzedDataProvider.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <vector>
+
+#include "base/log.hpp"
+#include "bootstrap/address.hpp"
+#include "bootstrap/client_core.hpp"
+#include "bootstrap/meeting.hpp"
+#include "bootstrap/protocol.hpp"
+#include "bootstrap/server_core.hpp"
+
+namespace railyard::bootstrap {
+namespace {
+
+constexpr const char* kKey = "key";
+constexpr std::int32_t kSize = 3;
+constexpr std::size_t kMostStrangers = 4;
+
+void require(bool promise) {
+  if (!promise) std::abort();
+}
+
+std::vector<std::byte> some_bytes(FuzzedDataProvider& data, std::size_t most) {
+  const auto bytes = data.ConsumeBytes<std::uint8_t>(data.ConsumeIntegralInRange<std::size_t>(0, most));
+  const auto span = std::as_bytes(std::span(bytes));
+  return {span.begin(), span.end()};
+}
+
+void fuzz_parsers(FuzzedDataProvider& data) {
+  const auto bytes = some_bytes(data, 4096);
+  if (const auto hello = parse_hello(bytes); hello && hello->version == kWireVersion) require(encode(*hello) == bytes);
+  if (const auto challenge = parse_challenge(bytes); challenge && challenge->version == kWireVersion) {
+    require(encode(*challenge) == bytes);
+  }
+  if (const auto enter = parse_enter(bytes)) require(encode(*enter) == bytes);
+  if (const auto proof = parse_proof(bytes)) require(encode(*proof) == bytes);
+  if (const auto result = parse_result(bytes, kSize)) {
+    require(encode_result(result->call, result->sequence, result->contributions) == bytes);
+  }
+  if (const auto complaint = parse_complaint(bytes, kMostText)) require(complaint->text.size() <= kMostText);
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (const auto address = Address::parse(text)) require(Address::parse(address->text()).value() == *address);
+}
+
+/// A rank as the fuzzer plays it: it knows the key and keeps to the frame format, or does not.
+struct FuzzRank {
+  Handshake handshake;
+  std::optional<Seal> seal;
+  FrameReader reader{kMostHandshake};
+  std::uint64_t calls = 0;
+};
+
+class ServerFuzz {
+ public:
+  ServerFuzz()
+      : core_([this] {
+          ServerCoreOptions options;
+          options.size = kSize;
+          options.job_key = kKey;
+          options.where = "here";
+          options.most_strangers = kMostStrangers;
+          options.make_nonce = [this]() -> Result<Nonce> {
+            Nonce nonce{};
+            nonce[0] = static_cast<std::byte>(++nonces_);
+            return nonce;
+          };
+          return options;
+        }()) {}
+
+  void run(FuzzedDataProvider& data) {
+    for (int step = 0; step < 200 && data.remaining_bytes() > 0; ++step) {
+      now_ += data.ConsumeIntegralInRange<std::int64_t>(0, 3'000'000'000);
+      act(data);
+      core_.tick(now_);
+      for (const ConnectionId id : core_.take_dropped()) ranks_.erase(id);
+      for (const ConnectionId id : core_.take_touched()) drain(id);
+      require(core_.connections() <= kMostStrangers + 4 * kSize);
+      require(core_.connections() == ranks_.size());
+    }
+    for (const auto& [id, rank] : ranks_) core_.closed(id, "the end");
+    require(core_.connections() == 0);
+  }
+
+ private:
+  void act(FuzzedDataProvider& data) {
+    const int action = data.ConsumeIntegralInRange(0, 8);
+    if (action == 7) return arrive(data.ConsumeIntegralInRange(0, kSize - 1));
+    if (action == 8) return everybody_calls(static_cast<Call>(data.ConsumeIntegralInRange(1, 3)), some_bytes(data, 64));
+    if (action == 0 || ranks_.empty()) {
+      ranks_.try_emplace(core_.connected("somebody", now_));
+      return;
+    }
+    auto found = ranks_.begin();
+    std::advance(found, data.ConsumeIntegralInRange<std::size_t>(0, ranks_.size() - 1));
+    const ConnectionId id = found->first;
+    switch (action) {
+      case 1:
+        core_.received(id, some_bytes(data, 256), now_);
+        break;
+      case 2:
+        say_hello(id, data);
+        break;
+      case 3:
+        core_.received(
+            id, *make_frame(FrameType::proof, encode(proof_of(kKey, found->second.handshake, Side::client))).bytes,
+            now_);
+        break;
+      case 4:
+        send_sealed(id, static_cast<FrameType>(data.ConsumeIntegralInRange(0, 11)), some_bytes(data, 256));
+        break;
+      case 5:
+        send_sealed(id, FrameType::enter,
+                    encode(Enter{static_cast<Call>(data.ConsumeIntegralInRange(1, 3)),
+                                 data.ConsumeIntegralInRange<std::uint64_t>(0, 3),
+                                 data.ConsumeIntegral<std::uint64_t>(), some_bytes(data, 64)}));
+        break;
+      default:
+        if (data.ConsumeBool()) {
+          core_.process_ended(data.ConsumeIntegralInRange(-1, kSize), "it ended");
+        } else {
+          core_.closed(id, "it closed");
+          ranks_.erase(id);
+        }
+        break;
+    }
+  }
+
+  /// A rank that does everything right up to its welcome, so that what follows is tried too.
+  void arrive(std::int32_t number) {
+    const ConnectionId id = core_.connected("a rank", now_);
+    for (const ConnectionId dropped : core_.take_dropped()) ranks_.erase(dropped);
+    FuzzRank& rank = ranks_[id];
+    rank.handshake.rank = number;
+    rank.handshake.size = kSize;
+    core_.received(id, *make_frame(FrameType::hello, encode(Hello{kWireVersion, number, kSize, {}})).bytes, now_);
+    drain(id);
+    core_.received(id, *make_frame(FrameType::proof, encode(proof_of(kKey, rank.handshake, Side::client))).bytes, now_);
+    drain(id);
+  }
+
+  void everybody_calls(Call call, const std::vector<std::byte>& contribution) {
+    std::vector<ConnectionId> ids;
+    for (const auto& [id, rank] : ranks_) {
+      if (rank.seal) ids.push_back(id);
+    }
+    for (const ConnectionId id : ids) {
+      send_sealed(id, FrameType::enter, encode(Enter{call, ranks_.at(id).calls++, 1'000'000'000, contribution}));
+    }
+  }
+
+  void say_hello(ConnectionId id, FuzzedDataProvider& data) {
+    FuzzRank& rank = ranks_.at(id);
+    if (rank.seal) return;
+    Hello hello;
+    hello.version = static_cast<std::uint16_t>(data.ConsumeIntegralInRange(1, 2));
+    hello.size = data.ConsumeIntegralInRange(kSize, kSize + 1);
+    hello.rank = data.ConsumeIntegralInRange(0, hello.size - 1);
+    rank.handshake.rank = hello.rank;
+    rank.handshake.size = hello.size;
+    core_.received(id, *make_frame(FrameType::hello, encode(hello)).bytes, now_);
+  }
+
+  void send_sealed(ConnectionId id, FrameType type, std::span<const std::byte> payload) {
+    FuzzRank& rank = ranks_.at(id);
+    const OutgoingFrame frame = make_frame(type, payload);
+    core_.received(id, *frame.bytes, now_);
+    if (rank.seal) core_.received(id, rank.seal->next(frame.digest), now_);
+  }
+
+  /// Reads what the server says, as far as a rank must to go on.
+  void drain(ConnectionId id) {
+    while (!core_.outgoing(id).empty()) {
+      const auto bytes = core_.outgoing(id);
+      if (const auto found = ranks_.find(id); found != ranks_.end()) listen(found->second, bytes);
+      core_.sent(id, bytes.size());
+    }
+  }
+  static void listen(FuzzRank& rank, std::span<const std::byte> bytes) {
+    if (rank.seal) return;
+    rank.reader.feed(bytes);
+    Frame frame;
+    while (rank.reader.next(frame) == FrameReader::State::frame) {
+      if (frame.type == FrameType::challenge) {
+        const auto challenge = parse_challenge(frame.payload);
+        require(challenge.has_value());
+        rank.handshake.server_nonce = challenge->nonce;
+      }
+      if (frame.type == FrameType::welcome) {
+        require(parse_proof(frame.payload) == proof_of(kKey, rank.handshake, Side::server));
+        rank.seal.emplace(kKey, rank.handshake, Side::client);
+        return;
+      }
+    }
+  }
+
+  int nonces_ = 0;
+  std::int64_t now_ = 1;
+  ServerCore core_;
+  std::map<ConnectionId, FuzzRank> ranks_;
+};
+
+void fuzz_client(FuzzedDataProvider& data) {
+  ClientCore client(ClientCoreOptions{1, kSize, kKey, "there", {}});
+  Handshake handshake{1, kSize, {}, {}};
+  std::optional<Seal> seal;
+  for (int step = 0; step < 100 && data.remaining_bytes() > 0; ++step) {
+    const auto receive = [&](FrameType type, std::span<const std::byte> payload) {
+      const OutgoingFrame frame = make_frame(type, payload);
+      client.received(*frame.bytes);
+      if (seal) client.received(seal->next(frame.digest));
+    };
+    switch (data.ConsumeIntegralInRange(0, 6)) {
+      case 0:
+        client.received(some_bytes(data, 256));
+        break;
+      case 1:
+        if (!seal) receive(FrameType::challenge, encode(Challenge{kWireVersion, handshake.server_nonce}));
+        break;
+      case 2:
+        if (!seal) receive(FrameType::welcome, encode(proof_of(kKey, handshake, Side::server)));
+        if (client.welcomed() && !seal) seal.emplace(kKey, handshake, Side::server);
+        break;
+      case 3:
+        receive(static_cast<FrameType>(data.ConsumeIntegralInRange(0, 11)), some_bytes(data, 512));
+        break;
+      case 4:
+        if (client.welcomed())
+          client.enter(static_cast<Call>(data.ConsumeIntegralInRange(1, 3)), 1, some_bytes(data, 64));
+        break;
+      case 5: {
+        const std::vector<std::vector<std::byte>> contributions(data.ConsumeIntegralInRange<std::size_t>(0, 4),
+                                                                some_bytes(data, 16));
+        receive(FrameType::result, encode_result(static_cast<Call>(data.ConsumeIntegralInRange(0, 4)),
+                                                 data.ConsumeIntegralInRange<std::uint64_t>(0, 3), contributions));
+        break;
+      }
+      default:
+        client.sent(data.ConsumeIntegralInRange<std::size_t>(0, 300));
+        break;
+    }
+    if (const auto result = client.take_result()) {
+      require(result->contributions.size() == (result->call == Call::allgather ? kSize : 0));
+    }
+    require(!client.failure() || client.failure()->status() != Status::ok);
+  }
+}
+
+}  // namespace
+}  // namespace railyard::bootstrap
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  using namespace railyard;
+  static const bool quiet = [] {
+    set_log_sink([](LogLevel, std::string_view) {});
+    return true;
+  }();
+  (void)quiet;
+  FuzzedDataProvider data(bytes, size);
+  switch (data.ConsumeIntegralInRange(0, 2)) {
+    case 0:
+      bootstrap::fuzz_parsers(data);
+      break;
+    case 1:
+      bootstrap::ServerFuzz().run(data);
+      break;
+    default:
+      bootstrap::fuzz_client(data);
+      break;
+  }
+  return 0;
+}

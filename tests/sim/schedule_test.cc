@@ -1,0 +1,162 @@
+// Whole schedules: the library on the simulated network, everything it does checked.
+#include "sim/schedule.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "sim/campaign.hpp"
+#include "sim/memory_use.hpp"
+
+namespace railyard::sim {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define RAILYARD_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define RAILYARD_SANITIZED 1
+#endif
+#endif
+#ifdef RAILYARD_SANITIZED
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+std::string describe(const Totals& totals) {
+  std::string text;
+  if (totals.first_failing_seed)
+    text = "railyard sim --schedules 1 --seed " + std::to_string(*totals.first_failing_seed);
+  for (const std::string& note : totals.first_notes) text += "\n  " + note;
+  return text;
+}
+
+TEST(SimSchedule, TheSameSeedReplaysExactly) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto first = run_schedule(seed, {});
+    const auto second = run_schedule(seed, {});
+    ASSERT_TRUE(first.ok() && second.ok());
+    EXPECT_EQ(first->digest, second->digest) << seed;
+    EXPECT_EQ(first->operations, second->operations);
+    EXPECT_EQ(first->virtual_time, second->virtual_time);
+  }
+}
+
+TEST(SimSchedule, DifferentSeedsDiffer) {
+  std::set<std::uint64_t> digests;
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    const auto outcome = run_schedule(seed, {});
+    ASSERT_TRUE(outcome.ok());
+    digests.insert(outcome->digest);
+  }
+  EXPECT_EQ(digests.size(), 50U);
+}
+
+TEST(SimSchedule, PlansCoverWhatTheyShould) {
+  // If a draw went wrong, everything below would pass for want of anything to find.
+  bool reorders = false;
+  bool orderly = false;
+  bool long_one = false;
+  bool uneven = false;
+  bool binds = false;
+  bool manual = false;
+  bool large = false;
+  for (std::uint64_t seed = 1; seed <= 1'000; ++seed) {
+    const Plan plan = make_plan(seed, {});
+    const auto& rail = plan.fabric.rails.front();
+    (rail.reorder_probability > 0 ? reorders : orderly) = true;
+    long_one = long_one || plan.behaviour.operations > 1'000;
+    uneven = uneven || plan.rails.front() != plan.rails.back();
+    binds = binds || rail.binds_registrations;
+    manual = manual || !rail.progresses_alone;
+    large = large || plan.behaviour.large;
+  }
+  EXPECT_TRUE(reorders && orderly && long_one && uneven && binds && manual && large);
+}
+
+TEST(SimSchedule, OptionsAreKept) {
+  ScenarioOptions options;
+  options.ranks = 7;
+  options.rails = 2;
+  options.operations = 50;
+  options.any_faults = false;
+  options.faults = fabric::sim::parse_faults("reorder,busy").value();
+  const Plan plan = make_plan(3, options);
+  EXPECT_EQ(plan.ranks, 7U);
+  EXPECT_EQ(plan.fabric.rails.size(), 14U);
+  EXPECT_EQ(plan.behaviour.operations, 50U);
+  for (const auto& rail : plan.fabric.rails) {
+    EXPECT_GT(rail.reorder_probability, 0);
+    EXPECT_GT(rail.busy_probability, 0);
+    EXPECT_EQ(rail.delay_probability, 0);
+  }
+  const auto totals = run_schedules(3, 5, options);
+  ASSERT_TRUE(totals.ok());
+  EXPECT_TRUE(totals->clean()) << describe(*totals);
+  EXPECT_GE(totals->operations, 250U);
+}
+
+TEST(SimSchedule, ManyRanks) {
+  ScenarioOptions options;
+  options.ranks = 32;
+  options.rails = 4;
+  options.operations = 2'000;
+  const auto totals = run_schedules(1, 2, options);
+  ASSERT_TRUE(totals.ok());
+  EXPECT_TRUE(totals->clean()) << describe(*totals);
+}
+
+TEST(SimSchedule, OneRankAlone) {
+  ScenarioOptions options;
+  options.ranks = 1;
+  const auto totals = run_schedules(1, 20, options);
+  ASSERT_TRUE(totals.ok());
+  EXPECT_TRUE(totals->clean()) << describe(*totals);
+}
+
+/// Each kind of fault alone, then the 10,000 of the promise in four parts, so that several cores share them.
+class SimFaultKind : public testing::TestWithParam<const char*> {};
+
+TEST_P(SimFaultKind, AloneFindsNothing) {
+  ScenarioOptions options;
+  options.any_faults = false;
+  options.faults = fabric::sim::parse_faults(GetParam()).value();
+  const auto totals = run_schedules(100'000, kSanitized ? 20 : 200, options);
+  ASSERT_TRUE(totals.ok());
+  EXPECT_TRUE(totals->clean()) << describe(*totals);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sim, SimFaultKind,
+                         testing::Values("none", "reorder", "delay", "slow-rail", "busy", "late-completion"));
+
+class SimSeeds : public testing::TestWithParam<std::uint64_t> {};
+
+TEST_P(SimSeeds, NothingLostDoubledEarlyOrWrong) {
+  constexpr std::uint64_t kSchedules = kSanitized ? 150 : 2'500;
+  const auto totals = run_schedules(GetParam(), kSchedules, {});
+  ASSERT_TRUE(totals.ok()) << totals.error().text();
+  EXPECT_EQ(totals->schedules, kSchedules);
+  EXPECT_TRUE(totals->clean()) << describe(*totals);
+  EXPECT_GT(totals->held_out_of_order, kSchedules) << "nothing was out of order: nothing was tried";
+}
+
+INSTANTIATE_TEST_SUITE_P(Sim, SimSeeds, testing::Values(1, 2'501, 5'001, 7'501));
+
+TEST(SimMemory, IsMeasuredPerPeer) {
+  const auto use = measure_memory(32, 2);
+  if (kSanitized) {
+    EXPECT_EQ(use.status(), Status::unsupported);
+    return;
+  }
+  ASSERT_TRUE(use.ok()) << use.error().text();
+  EXPECT_GT(use->per_rank, 1'000);
+  EXPECT_GT(use->per_known_peer, 0);
+  EXPECT_LT(use->per_known_peer, 4'096);
+  EXPECT_GT(use->per_active_peer, 0);
+  EXPECT_GT(use->resident, 0);
+  EXPECT_EQ(measure_memory(2, 2).status(), Status::out_of_range);
+}
+
+}  // namespace
+}  // namespace railyard::sim

@@ -1,0 +1,128 @@
+/// The command line itself: help, version, bad arguments, and `info`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "json_reader.hpp"
+#include "run_command.hpp"
+
+namespace railyard::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+TEST(Command, HelpShowsEveryCommandWithExamples) {
+  const Outcome help = railyard_command({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const char* command : {"info", "launch", "bench", "sim", "demo"}) {
+    EXPECT_THAT(help.output, HasSubstr(std::string("\n  ") + command + " "));
+    const Outcome own = railyard_command({command, "--help"});
+    EXPECT_EQ(own.exit_code, 0) << command;
+    EXPECT_THAT(own.output, HasSubstr("railyard " + std::string(command))) << "no example in " << command << " --help";
+  }
+  EXPECT_THAT(help.output, AllOf(HasSubstr("Examples"), HasSubstr("Exit codes")));
+}
+
+TEST(Command, VersionIsThatOfTheBuild) {
+  const Outcome version = railyard_command({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_EQ(version.output, "railyard " RAILYARD_VERSION "\n");
+}
+
+TEST(Command, BadLinesAreUsageErrors) {
+  const std::vector<std::vector<std::string>> lines = {{},
+                                                       {"fly"},
+                                                       {"--fly"},
+                                                       {"info", "--fly"},
+                                                       {"bench"},
+                                                       {"bench", "fly"},
+                                                       {"bench", "put", "--rails", "0"},
+                                                       {"bench", "put", "--rails", "many"},
+                                                       {"bench", "put", "--beside", "mpi"},
+                                                       {"bench", "put", "--sizes", "0"},
+                                                       {"bench", "put", "--sizes", "8,x"},
+                                                       {"bench", "put", "--sizes", "1G"},
+                                                       {"bench", "atomic", "--sizes", "16"},
+                                                       {"bench", "put", "--rounds", "0"},
+                                                       {"demo", "--ranks", "1"},
+                                                       {"demo", "--seconds", "-1"},
+                                                       {"launch", "-n", "0"}};
+  for (const auto& line : lines) {
+    const Outcome outcome = railyard_command(line);
+    EXPECT_EQ(outcome.exit_code, 2) << ::testing::PrintToString(line) << outcome.errors;
+    EXPECT_THAT(outcome.errors, Not(IsEmpty())) << ::testing::PrintToString(line);
+    EXPECT_THAT(outcome.output, IsEmpty()) << ::testing::PrintToString(line);
+  }
+  EXPECT_THAT(railyard_command({"bench", "put", "--sizes", "8,x"}).errors, HasSubstr("'x'"));
+  EXPECT_THAT(railyard_command({"bench", "atomic", "--sizes", "16"}).errors, HasSubstr("4 or 8 bytes"));
+}
+
+TEST(Info, ShowsRailsAndBootstrap) {
+  const Outcome info = railyard_command({"info"}, on_loopback({{"RAILYARD_RAILS", "2"}}));
+  EXPECT_EQ(info.exit_code, 0) << info.errors;
+  EXPECT_THAT(info.output, AllOf(HasSubstr("lo "), HasSubstr("tcp"), HasSubstr("loopback"), HasSubstr("Bootstrap:")));
+  EXPECT_THAT(info.output, Not(HasSubstr("RAILYARD_BATCH")));
+}
+
+TEST(Info, ShowsEverySettingWithItsSource) {
+  const Outcome info = railyard_command({"info", "--settings"}, on_loopback({{"RAILYARD_BATCH", "17"}}));
+  EXPECT_EQ(info.exit_code, 0) << info.errors;
+  EXPECT_THAT(info.output, ::testing::ContainsRegex("RAILYARD_BATCH +17 +32 +environment"));
+  EXPECT_THAT(info.output, ::testing::ContainsRegex("RAILYARD_WINDOW +1024 +1024 +default"));
+}
+
+TEST(Info, WritesJsonAndNothingElseToTheStandardOutput) {
+  const Outcome info = railyard_command({"info", "--json", "-"}, on_loopback({{"RAILYARD_RAILS", "3"}}));
+  ASSERT_EQ(info.exit_code, 0) << info.errors;
+  const auto json = JsonReader::read(info.output);
+  ASSERT_TRUE(json) << info.output;
+  EXPECT_EQ((*json)["version"].text(), RAILYARD_VERSION);
+  ASSERT_EQ((*json)["rails"].array().size(), 3U);
+  const Json& rail = (*json)["rails"].array()[0];
+  EXPECT_EQ(rail["driver"].text(), "ofi");
+  EXPECT_THAT(rail["provider"].text(), HasSubstr("tcp"));
+  EXPECT_GT(rail["depth"].number(), 0);
+  EXPECT_TRUE((*json)["problem"].is_null());
+  bool found = false;
+  for (const Json& setting : (*json)["settings"].array()) {
+    if (setting["name"].text() != "RAILYARD_RAILS") continue;
+    found = true;
+    EXPECT_EQ(setting["value"].text(), "3");
+    EXPECT_EQ(setting["default"].text(), "0");
+    EXPECT_EQ(setting["source"].text(), "environment");
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(Info, NeverShowsTheJobKey) {
+  const Outcome info =
+      railyard_command({"info", "--settings", "--json", "-"}, on_loopback({{"RAILYARD_JOB_KEY", "opensesame"}}));
+  EXPECT_EQ(info.exit_code, 0) << info.errors;
+  EXPECT_THAT(info.output + info.errors, Not(HasSubstr("opensesame")));
+}
+
+TEST(Info, NamesWhatIsWrong) {
+  const Outcome provider = railyard_command({"info"}, {{"RAILYARD_PROVIDER", "nosuch"}});
+  EXPECT_EQ(provider.exit_code, 3);
+  EXPECT_THAT(provider.errors, AllOf(HasSubstr("'nosuch'"), HasSubstr("RAILYARD_PROVIDER")));
+  const Outcome interface = railyard_command({"info"}, {{"RAILYARD_INTERFACES", "nosuch0"}});
+  EXPECT_EQ(interface.exit_code, 3);
+  EXPECT_THAT(interface.errors, HasSubstr("nosuch0"));
+  const Outcome driver = railyard_command({"info"}, {{"RAILYARD_DRIVER", "nosuch"}});
+  EXPECT_EQ(driver.exit_code, 3);
+  EXPECT_THAT(driver.errors, AllOf(HasSubstr("'nosuch'"), HasSubstr("ofi")));
+  const Outcome value = railyard_command({"info"}, {{"RAILYARD_RAILS", "many"}});
+  EXPECT_EQ(value.exit_code, 2);
+  EXPECT_THAT(value.errors, AllOf(HasSubstr("RAILYARD_RAILS"), HasSubstr("many")));
+  const Outcome typo = railyard_command({"info"}, on_loopback({{"RAILYARD_RIALS", "2"}}));
+  EXPECT_EQ(typo.exit_code, 0);
+  EXPECT_THAT(typo.errors, AllOf(HasSubstr("RAILYARD_RIALS"), HasSubstr("RAILYARD_RAILS")));
+  const Outcome file = railyard_command({"info", "--json", "/nonexistent/info.json"}, on_loopback());
+  EXPECT_EQ(file.exit_code, 3);
+  EXPECT_THAT(file.errors, HasSubstr("/nonexistent/info.json"));
+}
+
+}  // namespace
+}  // namespace railyard::testing
