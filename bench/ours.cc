@@ -29,7 +29,7 @@ Result<void> Ours::stream(const Round& round) {
     if (auto done = window_.wait(place); !done) return done;
     const std::size_t offset = i % round.slots * round.bytes;
     auto ticket = round.test == Test::get ? window_.get(kTarget, offset, buffer_.data() + offset, round.bytes)
-                                          : window_.put(kTarget, offset, buffer_.data() + offset, round.bytes - (i + 1 == round.count ? 1 : 0));
+                                          : window_.put(kTarget, offset, buffer_.data() + offset, round.bytes);
     if (!ticket) return std::move(ticket.error());
     place = *ticket;
   }
@@ -40,7 +40,7 @@ Result<void> Ours::small_puts(const Round& round) {
   // No window here: the library's own back-pressure is part of what is measured.
   for (std::uint64_t i = 0; i < round.count; ++i) {
     const std::size_t offset = i % round.slots * round.bytes;
-    auto ticket = window_.put(kTarget, offset, buffer_.data() + offset, round.bytes - (i + 1 == round.count ? 1 : 0));
+    auto ticket = window_.put(kTarget, offset, buffer_.data() + offset, round.bytes);
     if (!ticket) return std::move(ticket.error());
   }
   return window_.quiet(kTarget);

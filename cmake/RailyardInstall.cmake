@@ -28,5 +28,7 @@ configure_package_config_file(cmake/railyard-config.cmake.in ${CMAKE_BINARY_DIR}
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/railyard-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/railyard-config.cmake ${CMAKE_BINARY_DIR}/railyard-config-version.cmake
   DESTINATION ${package_directory})
+# Relative, so that the tree may be installed with another --prefix, or moved.
+file(RELATIVE_PATH RAILYARD_PC_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/railyard.pc.in ${CMAKE_BINARY_DIR}/railyard.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/railyard.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -40,6 +40,7 @@ foreach(layer base bootstrap fabric memory transport window telemetry sim c_api 
   # Sanitizers slow everything down, two cores may be shared: the limit is there to end a hang, not to measure.
   gtest_discover_tests(${layer}_test
     DISCOVERY_MODE PRE_TEST
+    NO_PRETTY_VALUES
     DISCOVERY_TIMEOUT 60
     TEST_PREFIX "${layer}: "
     PROPERTIES TIMEOUT 300 LABELS ${layer})

@@ -1,5 +1,6 @@
 /// Instructions per operation of the engine alone, over a rail that does nothing: run under callgrind by
-/// `bench/engine/instructions`, which subtracts two counts. Counting, unlike timing, gives the same answer on a busy machine.
+/// `bench/engine/instructions`, which subtracts two counts. Counting, unlike timing, gives the same answer on a busy
+/// machine.
 #include <array>
 #include <cstdio>
 #include <cstdlib>

@@ -11,26 +11,26 @@
 namespace railyard {
 
 struct Settings {
-  std::string driver = "ofi";      ///< RAILYARD_DRIVER
-  std::string provider;            ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
-  std::string interfaces;          ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
-  std::uint32_t rails = 0;         ///< RAILYARD_RAILS: how many; 0: one per NIC port. More than there are NICs: shared out
-  std::uint32_t batch = 32;        ///< RAILYARD_BATCH: most completions, posts or releases of one queue in one pass
-  std::uint32_t inline_bytes = 1024;     ///< RAILYARD_INLINE_BYTES: puts up to this size travel inside a message
-  std::uint32_t window = 1024;           ///< RAILYARD_WINDOW: most unacknowledged units of one flow
-  std::uint32_t chunk_min = 32 * 1024;   ///< RAILYARD_CHUNK_MIN: smallest piece a large op is cut into
-  std::uint32_t chunk_max = 1024 * 1024; ///< RAILYARD_CHUNK_MAX: largest piece
-  std::uint32_t timeout_ms = 30000;      ///< RAILYARD_TIMEOUT_MS: default deadline of every wait
+  std::string driver = "ofi";  ///< RAILYARD_DRIVER
+  std::string provider;        ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
+  std::string interfaces;      ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
+  std::uint32_t rails = 0;     ///< RAILYARD_RAILS: how many; 0: one per NIC port. More than there are NICs: shared out
+  std::uint32_t batch = 32;    ///< RAILYARD_BATCH: most completions, posts or releases of one queue in one pass
+  std::uint32_t inline_bytes = 1024;           ///< RAILYARD_INLINE_BYTES: puts up to this size travel inside a message
+  std::uint32_t window = 1024;                 ///< RAILYARD_WINDOW: most unacknowledged units of one flow
+  std::uint32_t chunk_min = 32 * 1024;         ///< RAILYARD_CHUNK_MIN: smallest piece a large op is cut into
+  std::uint32_t chunk_max = 1024 * 1024;       ///< RAILYARD_CHUNK_MAX: largest piece
+  std::uint32_t timeout_ms = 30000;            ///< RAILYARD_TIMEOUT_MS: default deadline of every wait
   std::uint32_t bootstrap_timeout_ms = 60000;  ///< RAILYARD_BOOTSTRAP_TIMEOUT_MS
-  std::string threads = "multiple";      ///< RAILYARD_THREADS: "single" skips every lock
-  std::string progress = "caller";       ///< RAILYARD_PROGRESS: "thread" starts one that polls for this process
-  std::string log = "warn";              ///< RAILYARD_LOG: error, warn, info, debug
-  std::string bootstrap;                 ///< RAILYARD_BOOTSTRAP: tcp, pmix, single; empty: what the environment offers
-  std::string rendezvous;                ///< RAILYARD_RENDEZVOUS: host:port or unix:/path where ranks meet
+  std::string threads = "multiple";            ///< RAILYARD_THREADS: "single" skips every lock
+  std::string progress = "caller";             ///< RAILYARD_PROGRESS: "thread" starts one that polls for this process
+  std::string log = "warn";                    ///< RAILYARD_LOG: error, warn, info, debug
+  std::string bootstrap;                  ///< RAILYARD_BOOTSTRAP: tcp, pmix, single; empty: what the environment offers
+  std::string rendezvous;                 ///< RAILYARD_RENDEZVOUS: host:port or unix:/path where ranks meet
   std::string rendezvous_host = "rank0";  ///< RAILYARD_RENDEZVOUS_HOST: who serves it: rank0, or the launcher
-  std::string job_key;                   ///< RAILYARD_JOB_KEY: secret shared by the ranks of a job
-  std::int32_t rank = -1;                ///< RAILYARD_RANK
-  std::int32_t size = -1;                ///< RAILYARD_SIZE
+  std::string job_key;                    ///< RAILYARD_JOB_KEY: secret shared by the ranks of a job
+  std::int32_t rank = -1;                 ///< RAILYARD_RANK
+  std::int32_t size = -1;                 ///< RAILYARD_SIZE
 
   /// Reads every RAILYARD_* variable of the environment. A value that does not parse is an error naming it; an unknown
   /// name is reported as a warning with the nearest known one.

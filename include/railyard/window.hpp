@@ -2,8 +2,8 @@
 ///
 /// Ordering. Ordered operations to one rank (the default) form one sequence over all rails: a signal or an atomic takes
 /// effect at its target after every earlier ordered put to that target is visible there, exactly once. Puts among
-/// themselves and gets may overtake each other; `fence` stops that. A relaxed put is outside the sequence until the next
-/// `fence` or `quiet`.
+/// themselves and gets may overtake each other; `fence` stops that. A relaxed put is outside the sequence until the
+/// next `fence` or `quiet`.
 ///
 /// Threads. Any number of threads may use one window at the same time.
 #pragma once
@@ -28,9 +28,9 @@ enum class SignalOp : std::uint8_t { add, set };
 enum class Completion : std::uint8_t { local, remote };
 
 struct WindowOptions {
-  std::size_t signals = 64;              ///< 64-bit words that peers signal, all zero at the start
-  std::size_t counters = 64;             ///< 64-bit words that this rank's own operations advance
-  bool per_rank = false;                 ///< ranks may bring different sizes; otherwise a difference is an error
+  std::size_t signals = 64;                   ///< 64-bit words that peers signal, all zero at the start
+  std::size_t counters = 64;                  ///< 64-bit words that this rank's own operations advance
+  bool per_rank = false;                      ///< ranks may bring different sizes; otherwise a difference is an error
   std::span<std::uint64_t> signal_memory{};   ///< place for the signals; by default the window's own
   std::span<std::uint64_t> counter_memory{};  ///< place for the counters; by default the window's own
 };
@@ -79,8 +79,8 @@ class Window {
   std::size_t bytes(int rank) const noexcept;
   std::size_t signals(int rank) const noexcept;
 
-  /// Copies `bytes` from `source` to `offset` in `rank`'s window. Non-blocking; `source` must stay unchanged until local
-  /// completion. With every queue full it waits for room, up to the default deadline.
+  /// Copies `bytes` from `source` to `offset` in `rank`'s window. Non-blocking; `source` must stay unchanged until
+  /// local completion. With every queue full it waits for room, up to the default deadline.
   Result<Ticket> put(int rank, std::size_t offset, const void* source, std::size_t bytes, Order order = Order::ordered);
   /// Puts a value of 1, 2, 4 or 8 bytes (any width from 1 to 8 in the second form). The value is taken at the call.
   template <typename T>

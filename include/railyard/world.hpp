@@ -23,7 +23,7 @@ struct RailStatistics {
   std::uint64_t frames_sent = 0;     ///< small-op messages
   std::uint64_t writes_sent = 0;     ///< direct writes (chunks)
   std::uint64_t reads_sent = 0;
-  double rate = 0;                   ///< measured delivery rate, bytes per second; 0: not measured yet
+  double rate = 0;  ///< measured delivery rate, bytes per second; 0: not measured yet
 };
 
 /// What the engine counted since the world opened.

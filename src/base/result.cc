@@ -46,7 +46,7 @@ std::string Error::text() const {
   if (!detail_) return line;
   if (!detail_->message.empty()) line += ": " + detail_->message;
   std::string place;
-  const auto add = [&place](std::string part) {
+  const auto add = [&place](const std::string& part) {
     if (!place.empty()) place += ", ";
     place += part;
   };

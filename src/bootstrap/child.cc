@@ -56,7 +56,7 @@ Image make_image(const ChildPlan& plan) {
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
     if (!is_set_by_plan(*variable)) image.variables.emplace_back(*variable);
   }
-  for (const auto& [name, value] : plan.environment) image.variables.push_back(name + "=" + value);
+  for (const auto& [name, value] : plan.environment) image.variables.push_back(fmt::format("{}={}", name, value));
   for (std::string& variable : image.variables) image.environment.push_back(variable.data());
   image.environment.push_back(nullptr);
   // exec promises not to change them.

@@ -35,11 +35,11 @@ ServerCore::ServerCore(ServerCoreOptions options) : options_(std::move(options))
   job_.refused.resize(static_cast<std::size_t>(options_.size));
 }
 
-ConnectionId ServerCore::connected(std::string peer, std::int64_t now_ns) {
+ConnectionId ServerCore::connected(const std::string& peer, std::int64_t now_ns) {
   while (limited_.size() >= options_.most_strangers && drop_oldest_stranger()) {
   }
   const ConnectionId id = ++last_id_;
-  Connection& connection = connections_.try_emplace(id, std::move(peer)).first->second;
+  Connection& connection = connections_.try_emplace(id, peer).first->second;
   connection.deadline_ns = now_ns + options_.handshake_timeout_ns;
   limited_.insert(id);
   return id;

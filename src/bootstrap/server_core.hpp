@@ -37,7 +37,7 @@ class ServerCore {
   explicit ServerCore(ServerCoreOptions options);
 
   /// Somebody connected. `peer` is an address for messages.
-  ConnectionId connected(std::string peer, std::int64_t now_ns);
+  ConnectionId connected(const std::string& peer, std::int64_t now_ns);
   void received(ConnectionId id, std::span<const std::byte> bytes, std::int64_t now_ns);
   /// The peer closed the connection, or it broke. The id is gone then.
   void closed(ConnectionId id, std::string_view why);

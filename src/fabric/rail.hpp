@@ -1,7 +1,7 @@
 /// Rail: the one contract between the transport and every driver. Read this page first.
 ///
-/// A rail is one local way into the network. It moves bytes and says when they moved; sequence numbers, acknowledgements,
-/// retries and health are the transport's. Rules that hold for every call:
+/// A rail is one local way into the network. It moves bytes and says when they moved; sequence numbers,
+/// acknowledgements, retries and health are the transport's. Rules that hold for every call:
 ///  - nothing here blocks; a full queue is `busy`, never an error, and leaves nothing behind;
 ///  - calls come from one thread at a time (the transport holds the engine's baton);
 ///  - a PostContext belongs to the rail from a `posted` answer until its completion came out of `poll`.
@@ -41,26 +41,26 @@ struct PostContext {
 
 /// What a rail can do: asked once, never guessed from a name.
 struct Capabilities {
-  std::string driver;                   ///< "ofi", "sim"
-  std::string provider;                 ///< "tcp;ofi_rxm", "verbs;ofi_rxm", ...
-  bool delivery_complete = false;       ///< a write's completion can mean "visible in the target's memory"
+  std::string driver;                     ///< "ofi", "sim"
+  std::string provider;                   ///< "tcp;ofi_rxm", "verbs;ofi_rxm", ...
+  bool delivery_complete = false;         ///< a write's completion can mean "visible in the target's memory"
   bool needs_local_registration = false;  ///< sources and destinations need a descriptor
-  bool binds_registrations = false;     ///< each registration is bound to one endpoint and enabled
-  bool virtual_addresses = false;       ///< remote addresses are the owner's pointers (else offsets into the region)
-  bool progresses_alone = false;        ///< the rail moves data without `poll` being called
-  std::size_t max_message = 0;          ///< longest `send`
-  std::size_t max_write = 0;            ///< longest `write` or `read`
-  std::size_t inject_bytes = 0;         ///< `send` up to this size copies at once
-  std::size_t depth = 0;                ///< operations that fit in flight
-  double line_rate = 0;                 ///< bytes per second; 0: unknown
+  bool binds_registrations = false;       ///< each registration is bound to one endpoint and enabled
+  bool virtual_addresses = false;         ///< remote addresses are the owner's pointers (else offsets into the region)
+  bool progresses_alone = false;          ///< the rail moves data without `poll` being called
+  std::size_t max_message = 0;            ///< longest `send`
+  std::size_t max_write = 0;              ///< longest `write` or `read`
+  std::size_t inject_bytes = 0;           ///< `send` up to this size copies at once
+  std::size_t depth = 0;                  ///< operations that fit in flight
+  double line_rate = 0;                   ///< bytes per second; 0: unknown
 };
 
 /// Memory as one rail knows it: a view for each lane. Where the rail binds nothing, both views are one registration.
 struct Registration {
-  std::array<void*, kLanes> descriptor{};   ///< local access, by lane
-  std::uint64_t key = 0;                    ///< remote access, data lane
-  std::uint64_t remote_base = 0;            ///< what offset 0 is called in a write to it
-  std::array<std::uint64_t, kLanes> id{};   ///< the driver's own
+  std::array<void*, kLanes> descriptor{};  ///< local access, by lane
+  std::uint64_t key = 0;                   ///< remote access, data lane
+  std::uint64_t remote_base = 0;           ///< what offset 0 is called in a write to it
+  std::array<std::uint64_t, kLanes> id{};  ///< the driver's own
 };
 
 struct Access {
@@ -94,8 +94,9 @@ struct Event {
     written,   ///< a write is done with its source; with delivery_complete also visible at the target
     read,      ///< a read's bytes are in place
     received,  ///< a message arrived in the buffer of `context`; `bytes` long
-    landed,    ///< a remote write with immediate arrived; its bytes are visible. `context` is null, or a receive it used up
-    failed,    ///< the operation of `context` failed; `error` says why
+    landed,  ///< a remote write with immediate arrived; its bytes are visible. `context` is null, or a receive it used
+             ///< up
+    failed,  ///< the operation of `context` failed; `error` says why
   };
   Kind kind = Kind::failed;
   std::uint32_t immediate = 0;
@@ -149,7 +150,7 @@ class Rail {
 struct RailOffer {
   std::string driver;
   std::string provider;
-  std::string domain;   ///< the NIC's or interface's name
+  std::string domain;  ///< the NIC's or interface's name
   std::string fabric;
   double line_rate = 0;
   bool loopback = false;

@@ -38,7 +38,8 @@ class FlowModel {
     return layout_.slot_offset(static_cast<std::size_t>(source_), slot);
   }
 
-  /// Records a submitted put to the slot `index`. A second one to a slot whose put is still due needs a fence in between.
+  /// Records a submitted put to the slot `index`. A second one to a slot whose put is still due needs a fence in
+  /// between.
   PutId put(std::uint32_t index, std::size_t bytes, const Pattern& pattern, bool relaxed, std::string_view what,
             std::uint64_t operation);
   void fence() { log_.push_back({Entry::Kind::fence, 0}); }

@@ -87,6 +87,7 @@ class Program {
   bool do_get(Pair& pair);
   bool do_put_get(Pair& pair);
   bool get_slot(Pair& pair, FlowModel::PutId put, std::uint32_t slot, std::size_t bytes);
+  // atomics.cc
   bool do_atomic_own(Pair& pair);
   bool do_atomic_add(Pair& pair);
   bool do_atomic_swap(Pair& pair);

@@ -1,4 +1,5 @@
-/// Completion: what happens when a unit is acknowledged, delivered, read or given up. Changes state only; posts nothing.
+/// Completion: what happens when a unit is acknowledged, delivered, read or given up. Changes state only; posts
+/// nothing.
 #include <atomic>
 
 #include "transport/engine.hpp"
@@ -43,8 +44,7 @@ void Engine::finish_operation(Operation* operation) {
   }
   if (operation->counter != nullptr) {
     // Release: whoever sees the counter may reuse the source.
-    std::atomic_ref<std::uint64_t>(*operation->counter)
-        .fetch_add(operation->counter_value, std::memory_order_release);
+    std::atomic_ref<std::uint64_t>(*operation->counter).fetch_add(operation->counter_value, std::memory_order_release);
   }
   if (operation->number != 0) {
     const std::uint64_t before = flow.completed.load(std::memory_order_relaxed);

@@ -10,11 +10,12 @@
 namespace railyard::transport {
 namespace {
 
-constexpr std::size_t kMostLinks = 64;         // to one peer: as many as the scheduler's set of tried ones holds
-constexpr std::size_t kReceivesPerRail = 64;   // posted at any time
+constexpr std::size_t kMostLinks = 64;        // to one peer: as many as the scheduler's set of tried ones holds
+constexpr std::size_t kReceivesPerRail = 64;  // posted at any time
 constexpr std::size_t kFramesPerBlock = 64;
-constexpr std::size_t kMostFrames = 65536;     // unacknowledged or waiting, all peers together; one flow: kMostFrames of submit.cc
-constexpr std::size_t kMostReceives = 16384;   // posted or held
+constexpr std::size_t kMostFrames =
+    65536;  // unacknowledged or waiting, all peers together; one flow: kMostFrames of submit.cc
+constexpr std::size_t kMostReceives = 16384;  // posted or held
 constexpr std::size_t kMostReports = 64;
 constexpr std::size_t kOperationsPerBlock = 64;
 constexpr std::size_t kMostOperations = 131072;
@@ -70,8 +71,8 @@ Result<void> Engine::start() {
   // Every flow may send its first grant unasked; the rest is shared out by `grant`.
   const std::size_t budget = std::max(kMostReceives, 2 * kFirstGrant * static_cast<std::size_t>(size_));
   receive_budget_ = static_cast<std::uint32_t>(budget);
-  auto receives = memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock,
-                                     budget + kReceivesPerRail * rails_.size());
+  auto receives =
+      memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock, budget + kReceivesPerRail * rails_.size());
   if (!receives) return std::move(receives.error());
   receives_.emplace(std::move(*receives));
   auto reports = memory::Slab::open(rail_views_, wire::padded(wire::kRecordsAt), kMostReports, kMostReports);
@@ -125,10 +126,10 @@ Result<Flow*> Engine::make_flow(int peer) {
     const auto connected = rails_[local]->connect(found->rails[remote].address);
     if (!connected) {
       for (const Link& link : flow->links) rails_[link.rail()]->disconnect(link.remote());
-      return Error(connected.status(),
-                   fmt::format("rail {} cannot reach rank {}: {}", rails_[local]->name(), peer,
-                               connected.error().message()),
-                   {.peer = peer, .rail = local, .operation = "connect"});
+      return Error(
+          connected.status(),
+          fmt::format("rail {} cannot reach rank {}: {}", rails_[local]->name(), peer, connected.error().message()),
+          {.peer = peer, .rail = local, .operation = "connect"});
     }
     const auto& capabilities = rails_[local]->capabilities();
     flow->links.emplace_back(local, remote, *connected, capabilities.line_rate, capabilities.max_write, limits);
@@ -192,7 +193,8 @@ WorldStatistics Engine::statistics() const {
   WorldStatistics copy = counts_;
   for (const RailState& rail : rail_states_) copy.rails.push_back(rail.statistics);
   for (const auto& flow : flow_storage_) {
-    for (const Link& link : flow->links) copy.rails[link.rail()].rate = std::max(copy.rails[link.rail()].rate, link.rate());
+    for (const Link& link : flow->links)
+      copy.rails[link.rail()].rate = std::max(copy.rails[link.rail()].rate, link.rate());
   }
   return copy;
 }

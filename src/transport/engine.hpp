@@ -1,9 +1,9 @@
-/// Engine: the transport of one process. Owns flows, links and what is under way; every guarantee of the design's section
-/// 3 lives here, once, for all drivers. It owns no thread: whoever holds the baton moves it on.
+/// Engine: the transport of one process. Owns flows, links and what is under way; every guarantee of the design's
+/// section 3 lives here, once, for all drivers. It owns no thread: whoever holds the baton moves it on.
 ///
 /// One pass (`progress`): poll every rail (at most a batch each), apply what arrived in sequence, post what waits, send
-/// acknowledgements that found no frame to ride on. Handlers of arrivals only change state; posting happens in `transmit`
-/// alone (promise 7).
+/// acknowledgements that found no frame to ride on. Handlers of arrivals only change state; posting happens in
+/// `transmit` alone (promise 7).
 #pragma once
 
 #include <atomic>

@@ -6,11 +6,14 @@
 namespace railyard::transport {
 namespace {
 
-bool inside(std::size_t size, std::uint64_t offset, std::size_t bytes) { return offset <= size && bytes <= size - offset; }
+bool inside(std::size_t size, std::uint64_t offset, std::size_t bytes) {
+  return offset <= size && bytes <= size - offset;
+}
 
 template <typename Word>
 bool change_word(std::byte* address, AtomicOp op, Word operand, Word compare, std::uint64_t& before) {
-  // Release: a reader that sees the new value sees every earlier put. Acquire: a fetching sender's later ops come after.
+  // Release: a reader that sees the new value sees every earlier put. Acquire: a fetching sender's later ops come
+  // after.
   constexpr auto kOrder = std::memory_order_acq_rel;
   const std::atomic_ref<Word> word(*reinterpret_cast<Word*>(address));
   switch (op) {

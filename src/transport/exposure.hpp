@@ -17,7 +17,8 @@ struct Exposure {
 
 /// Copies into the exposure. False: outside it.
 bool apply_put(const Exposure& exposure, std::uint64_t offset, std::span<const std::byte> bytes);
-/// Changes a signal word with release order: what was applied before is visible to whoever reads it. False: no such word.
+/// Changes a signal word with release order: what was applied before is visible to whoever reads it. False: no such
+/// word.
 bool apply_signal(const Exposure& exposure, std::uint64_t index, SignalOp op, std::uint64_t value);
 /// Changes a word of the exposure and returns what it held. False: outside, misaligned, or no such operation.
 bool apply_atomic(const Exposure& exposure, std::uint64_t offset, AtomicOp op, const wire::AtomicBody& body,

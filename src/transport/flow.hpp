@@ -49,8 +49,8 @@ struct Flow {
   bool fence_requested = false;  ///< the next operation is fenced
   bool fence_active = false;     ///< writes and reads wait until `fence_sequence` is acknowledged
 
-  // Completion: written by the baton's holder, read by anyone. Release on store: whoever sees an operation complete sees
-  // what it brought (a get's bytes, a fetched value).
+  // Completion: written by the baton's holder, read by anyone. Release on store: whoever sees an operation complete
+  // sees what it brought (a get's bytes, a fetched value).
   std::atomic<std::uint64_t> completed{0};    ///< operations of the sequence
   std::atomic<std::uint64_t> outstanding{0};  ///< operations of any kind
   std::uint64_t submitted = 0;
@@ -71,7 +71,7 @@ struct Flow {
   bool in_ready = false;
 
   bool may_send(std::uint32_t window) const {
-    return next_sequence - acknowledged < window && static_cast<std::int32_t>(limit - next_sequence) > 0;
+    return next_sequence - acknowledged<window&& static_cast<std::int32_t>(limit - next_sequence)> 0;
   }
 };
 

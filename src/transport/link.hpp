@@ -37,8 +37,8 @@ class Link {
   double load() const;
   /// How large a piece this link should take next: about two milliseconds of its rate.
   std::uint32_t chunk() const { return chunk_; }
-  /// Whether one more piece may be in flight: about twice what the path holds, so that a slow rail takes no more than its
-  /// share.
+  /// Whether one more piece may be in flight: about twice what the path holds, so that a slow rail takes no more than
+  /// its share.
   bool has_room() const { return bytes_in_flight_ < window_ || bytes_in_flight_ == 0; }
   std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
 

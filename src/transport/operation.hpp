@@ -44,20 +44,20 @@ struct Operation {
   bool whole = false;   ///< every piece has been posted
   bool fenced = false;  ///< nothing that came before may still be under way outside the sequence when this starts
   std::uint16_t records = 0;
-  std::uint32_t units = 0;           ///< pieces that exist
-  std::uint32_t unfinished = 0;      ///< pieces not acknowledged (or delivered, or read) yet
-  std::uint64_t number = 0;          ///< the flow's operations up to this are complete when this is; 0: no news
+  std::uint32_t units = 0;       ///< pieces that exist
+  std::uint32_t unfinished = 0;  ///< pieces not acknowledged (or delivered, or read) yet
+  std::uint64_t number = 0;      ///< the flow's operations up to this are complete when this is; 0: no news
   memory::Buffer* frame = nullptr;
   std::byte* local = nullptr;
   std::uint64_t bytes = 0;
-  std::uint64_t started = 0;         ///< bytes handed to rails so far
+  std::uint64_t started = 0;  ///< bytes handed to rails so far
   std::uint64_t remote_offset = 0;
   RemoteMemory remote;
   std::shared_ptr<memory::Region> region;
   std::shared_ptr<const void> keep;  ///< what `remote` and `counter` point into
   std::uint64_t* counter = nullptr;
   std::uint64_t counter_value = 0;
-  std::uint32_t slot = 0;            ///< out-of-sequence completion, plus one
+  std::uint32_t slot = 0;  ///< out-of-sequence completion, plus one
 };
 
 struct Unit : fabric::PostContext {
@@ -67,9 +67,9 @@ struct Unit : fabric::PostContext {
   std::uint32_t bytes = 0;
   std::uint32_t sequence = 0;
   std::uint16_t link = 0;
-  bool posted = false;    ///< the rail still holds it
-  bool finished = false;  ///< acknowledged, delivered or read
-  bool in_flight = false; ///< counted in its link's flight
+  bool posted = false;     ///< the rail still holds it
+  bool finished = false;   ///< acknowledged, delivered or read
+  bool in_flight = false;  ///< counted in its link's flight
   RateStamp stamp;
 };
 

@@ -1,5 +1,5 @@
-/// Arrivals: messages and landed writes become effects, in sequence, once each. Changes state only; posts nothing but the
-/// receive buffer it was given.
+/// Arrivals: messages and landed writes become effects, in sequence, once each. Changes state only; posts nothing but
+/// the receive buffer it was given.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -259,11 +259,11 @@ void Engine::on_failed(std::size_t rail, const fabric::Event& event) {
   Flow& flow = *operation->flow;
   const bool sequenced = operation->kind == Operation::Kind::frame || operation->kind == Operation::Kind::write;
   static constexpr const char* kNames[] = {"message", "put", "relaxed put", "get"};
-  Error error(Status::rail_failed,
-              fmt::format("a {} of {} bytes to rank {} failed on rail {}: {}",
-                          kNames[static_cast<std::size_t>(operation->kind)], unit->bytes, flow.peer,
-                          rails_[rail]->name(), why),
-              {flow.peer, static_cast<int>(rail), kNames[static_cast<std::size_t>(operation->kind)], unit->sequence});
+  Error error(
+      Status::rail_failed,
+      fmt::format("a {} of {} bytes to rank {} failed on rail {}: {}",
+                  kNames[static_cast<std::size_t>(operation->kind)], unit->bytes, flow.peer, rails_[rail]->name(), why),
+      {flow.peer, static_cast<int>(rail), kNames[static_cast<std::size_t>(operation->kind)], unit->sequence});
   fail_flow(flow, std::move(error));
   unit->posted = false;
   leave_flight(*unit, false);

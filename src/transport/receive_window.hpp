@@ -20,8 +20,8 @@ class ReceiveWindow {
   /// The lowest unit that has not taken effect yet.
   std::uint32_t next() const { return next_; }
 
-  /// The full number of a unit of which only the immediate's bits are known. Units behind `next` by up to half the space
-  /// come out behind it, so that late duplicates are told apart.
+  /// The full number of a unit of which only the immediate's bits are known. Units behind `next` by up to half the
+  /// space come out behind it, so that late duplicates are told apart.
   std::uint32_t expand(std::uint32_t low_bits) const {
     const std::uint32_t ahead = (low_bits - next_) & wire::Immediate::kSequenceMask;
     return ahead < wire::kMaxWindow ? next_ + ahead : next_ + ahead - (wire::Immediate::kSequenceMask + 1U);

@@ -6,15 +6,16 @@
 namespace railyard::transport {
 namespace {
 
-/// Operations that one flow may have queued and frames it may hold, so that one slow peer does not take every structure.
+/// Operations that one flow may have queued and frames it may hold, so that one slow peer does not take every
+/// structure.
 constexpr std::uint32_t kMostQueued = 1024;
 constexpr std::uint32_t kMostFrames = 1024;
 
 }  // namespace
 
 void Engine::count_outstanding(Flow& flow, std::int64_t change) {
-  // The baton's holder is the only writer: plain loads and stores, no locked instruction. Release: whoever reads "nothing
-  // outstanding" sees everything those operations did.
+  // The baton's holder is the only writer: plain loads and stores, no locked instruction. Release: whoever reads
+  // "nothing outstanding" sees everything those operations did.
   const auto delta = static_cast<std::uint64_t>(change);
   flow.outstanding.store(flow.outstanding.load(std::memory_order_relaxed) + delta, std::memory_order_release);
   outstanding_.store(outstanding_.load(std::memory_order_relaxed) + delta, std::memory_order_release);
@@ -82,9 +83,9 @@ void Engine::append_put(Operation& frame, const PutRecord& put) {
 }
 
 void Engine::append_signal(Operation& frame, const SignalRecord& signal) {
-  std::byte* body = wire::FrameWriter::append(
-      frame.frame->data, frame.frame->bytes,
-      {wire::RecordKind::signal, static_cast<std::uint8_t>(signal.op), sizeof signal.value, signal.exposure, signal.index});
+  std::byte* body = wire::FrameWriter::append(frame.frame->data, frame.frame->bytes,
+                                              {wire::RecordKind::signal, static_cast<std::uint8_t>(signal.op),
+                                               sizeof signal.value, signal.exposure, signal.index});
   std::memcpy(body, &signal.value, sizeof signal.value);
   ++frame.records;
 }
@@ -122,9 +123,9 @@ bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ti
   } else {
     ticket.number = frame->number = count_submission(flow);
   }
-  std::byte* body = wire::FrameWriter::append(
-      frame->frame->data, frame->frame->bytes,
-      {wire::RecordKind::atomic, static_cast<std::uint8_t>(atomic.op), sizeof wire_body, atomic.exposure, atomic.offset});
+  std::byte* body = wire::FrameWriter::append(frame->frame->data, frame->frame->bytes,
+                                              {wire::RecordKind::atomic, static_cast<std::uint8_t>(atomic.op),
+                                               sizeof wire_body, atomic.exposure, atomic.offset});
   std::memcpy(body, &wire_body, sizeof wire_body);
   ++frame->records;
   transmit_flow(flow, settings_.batch);

@@ -10,7 +10,8 @@
 namespace railyard::transport {
 namespace {
 
-/// Frames in flight on a link before the next one waits for company: an idle link sends at once, a busy one fills frames.
+/// Frames in flight on a link before the next one waits for company: an idle link sends at once, a busy one fills
+/// frames.
 constexpr std::uint32_t kEagerFrames = 2;
 /// Full frames in flight on a link.
 constexpr std::uint32_t kMostFrames = 64;
@@ -94,9 +95,9 @@ void Engine::queue_replies(Flow& flow) {
       frame = fresh;
     }
     const Reply& reply = flow.replies[done++];
-    std::byte* body = wire::FrameWriter::append(
-        frame->frame->data, frame->frame->bytes,
-        {wire::RecordKind::reply, reply.status, sizeof reply.value, reply.request, 0});
+    std::byte* body =
+        wire::FrameWriter::append(frame->frame->data, frame->frame->bytes,
+                                  {wire::RecordKind::reply, reply.status, sizeof reply.value, reply.request, 0});
     std::memcpy(body, &reply.value, sizeof reply.value);
     ++frame->records;
   }
@@ -128,8 +129,8 @@ Link* Engine::choose_for_frame(Flow& flow, bool full, Tried tried) {
 }
 
 std::uint32_t Engine::grant(Flow& flow) {
-  // Every sender that is heard gets an equal share of the buffers, at least the first grant, at most a window. A grant is
-  // never taken back: the limit only rises.
+  // Every sender that is heard gets an equal share of the buffers, at least the first grant, at most a window. A grant
+  // is never taken back: the limit only rises.
   const std::uint32_t budget = receive_budget_ / std::max(heard_flows_, 1U);
   const std::uint32_t target = flow.arrivals.next() + std::clamp(budget, kFirstGrant, window_);
   if (static_cast<std::int32_t>(target - flow.granted) > 0) flow.granted = target;
@@ -277,9 +278,10 @@ void Engine::piece_posted(Flow& flow, Operation& operation, Link& link, Unit& un
 
 void Engine::post_failed(Flow& flow, const Link& link, const char* operation) {
   const fabric::Rail& rail = *rails_[link.rail()];
-  fail_flow(flow, Error(Status::rail_failed,
-                        fmt::format("rail {} refused an operation to rank {}: {}", rail.name(), flow.peer, rail.failure()),
-                        {flow.peer, link.rail(), operation, flow.next_sequence}));
+  fail_flow(flow,
+            Error(Status::rail_failed,
+                  fmt::format("rail {} refused an operation to rank {}: {}", rail.name(), flow.peer, rail.failure()),
+                  {flow.peer, link.rail(), operation, flow.next_sequence}));
 }
 
 bool Engine::report(bool idle) {

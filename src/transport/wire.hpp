@@ -28,7 +28,7 @@ struct FrameHeader {
   std::uint8_t version = kVersion;
   FrameKind kind = FrameKind::sequenced;
   std::uint8_t reserved = 0;
-  std::uint16_t flow = 0;     ///< the receiver's id of this flow
+  std::uint16_t flow = 0;  ///< the receiver's id of this flow
   std::uint16_t records = 0;
   std::uint32_t session = 0;  ///< made from both identities: a restarted peer does not match
   std::uint32_t sequence = 0;

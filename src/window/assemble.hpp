@@ -1,5 +1,6 @@
-/// Opening in two steps, for a caller that runs several ranks in one thread (the simulator): each rank begins, the caller
-/// passes the contributions round, each rank finishes. World::open and Window::allocate do the same over a bootstrap.
+/// Opening in two steps, for a caller that runs several ranks in one thread (the simulator): each rank begins, the
+/// caller passes the contributions round, each rank finishes. World::open and Window::allocate do the same over a
+/// bootstrap.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +46,8 @@ class WindowAssembly {
   WindowAssembly& operator=(WindowAssembly&&) noexcept;
   ~WindowAssembly();
 
-  /// What this rank offers, or why it cannot: then `finish` fails on every rank, and none waits for a rank that gave up.
+  /// What this rank offers, or why it cannot: then `finish` fails on every rank, and none waits for a rank that gave
+  /// up.
   std::vector<std::byte> contribution() const;
   Result<Window> finish(std::span<const std::vector<std::byte>> all);
 

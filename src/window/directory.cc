@@ -36,7 +36,8 @@ Result<transport::PeerAddress> parse_contribution(std::span<const std::byte> byt
   if (reader.u32() != kMagic) return Error(Status::invalid, "not a Railyard contribution");
   if (const std::uint16_t version = reader.u16(); reader.ok() && version != transport::wire::kVersion) {
     return Error(Status::version_mismatch, fmt::format("wire version {}, this library speaks {}: use one version of "
-                                                       "Railyard in a job", version, transport::wire::kVersion));
+                                                       "Railyard in a job",
+                                                       version, transport::wire::kVersion));
   }
   transport::PeerAddress peer;
   const auto identity = reader.raw(peer.identity.bytes.size());

@@ -65,8 +65,8 @@ transport::Bulk WindowState::bulk(int rank, std::size_t offset, void* local, std
   return bulk;
 }
 
-/// Submits a transfer, its local memory registered first. References to regions come and go with the baton held: the last
-/// one deregisters on the rails.
+/// Submits a transfer, its local memory registered first. References to regions come and go with the baton held: the
+/// last one deregisters on the rails.
 template <typename Attempt>
 Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bulk work, Attempt&& attempt) {
   Error unusable;
@@ -121,8 +121,8 @@ Result<Ticket> WindowState::put(const Put& request) {
   ticket.peer = request.rank;
   const bool relaxed = request.order == Order::relaxed && may_relax_;
   if (!relaxed && request.bytes <= engine_.inline_bytes()) {
-    const transport::PutRecord record{peer.exposure, request.offset,
-                                      {static_cast<const std::byte*>(request.source), request.bytes}};
+    const transport::PutRecord record{
+        peer.exposure, request.offset, {static_cast<const std::byte*>(request.source), request.bytes}};
     auto submitted = submit(request.call, request.rank, [&](transport::Flow& flow) {
       return engine_.try_records(flow, request.bytes > 0 ? &record : nullptr, with_signal, ticket.number);
     });
@@ -154,10 +154,10 @@ Result<Ticket> WindowState::get(int rank, std::size_t offset, void* destination,
     return Ticket{};
   }
   Ticket ticket;
-  auto submitted = submit_bulk(
-      "get", rank, bulk(rank, offset, destination, bytes), [&](transport::Flow& flow, const transport::Bulk& ready) {
-        return engine_.try_unordered(flow, ready, transport::Operation::Kind::read, ticket);
-      });
+  auto submitted = submit_bulk("get", rank, bulk(rank, offset, destination, bytes),
+                               [&](transport::Flow& flow, const transport::Bulk& ready) {
+                                 return engine_.try_unordered(flow, ready, transport::Operation::Kind::read, ticket);
+                               });
   if (!submitted) return std::move(submitted.error());
   return ticket;
 }
@@ -172,7 +172,8 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
   // `this` stands for "not null": an atomic has no memory of the caller's to check.
   if (auto checked = check_range(call, rank, offset, this, body.width); !checked) return std::move(checked.error());
   if (offset % body.width != 0) {
-    return Error(Status::invalid, fmt::format("{}: offset {} is not a multiple of the word's {} bytes", call, offset, body.width),
+    return Error(Status::invalid,
+                 fmt::format("{}: offset {} is not a multiple of the word's {} bytes", call, offset, body.width),
                  {.peer = rank, .operation = call});
   }
   if (op == AtomicOp::fetch && before == nullptr) {
@@ -190,9 +191,8 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
   }
   Ticket ticket;
   const transport::AtomicRecord record{part(rank).exposure, offset, op, body};
-  auto submitted = submit(call, rank, [&](transport::Flow& flow) {
-    return engine_.try_atomic(flow, record, before, ticket);
-  });
+  auto submitted =
+      submit(call, rank, [&](transport::Flow& flow) { return engine_.try_atomic(flow, record, before, ticket); });
   if (!submitted) return std::move(submitted.error());
   if (before == nullptr) ticket.slot = kSourceFree;
   return ticket;
@@ -209,8 +209,8 @@ Error WindowState::timed_out(const char* call, int rank, std::int64_t nanosecond
                         flow->queued);
   }
   return {Status::timeout,
-          fmt::format("{}: rank {} did not answer within {:.3f} s ({}); is it alive, and does it call progress?", call, rank,
-                      static_cast<double>(nanoseconds) * 1e-9, state),
+          fmt::format("{}: rank {} did not answer within {:.3f} s ({}); is it alive, and does it call progress?", call,
+                      rank, static_cast<double>(nanoseconds) * 1e-9, state),
           {.peer = rank, .operation = call, .sequence = sequence}};
 }
 

@@ -70,7 +70,7 @@ Result<Window> Window::adopt(World& world, std::span<std::byte> memory, const Wi
 }
 
 Result<void> Window::close(Deadline deadline) {
-  if (state_ == nullptr) return {};
+  if (auto open = state_->check_open("close"); !open) return open;
   if (auto quieted = quiet(deadline); !quieted) return quieted;
   WorldState& world = state_->world();
   if (world.bootstrap != nullptr) {
@@ -78,12 +78,14 @@ Result<void> Window::close(Deadline deadline) {
     const auto wait = Deadline::in(std::chrono::nanoseconds(state_->nanoseconds(deadline)));
     if (auto met = world.with_progress([&] { return world.bootstrap->barrier(wait); }); !met) return met;
   }
-  state_.reset();
+  state_->shut();
   return {};
 }
 
 std::span<std::byte> Window::local() const noexcept { return state_->memory(); }
-std::size_t Window::bytes(int rank) const noexcept { return state_->check_rank("", rank) ? state_->part(rank).bytes : 0; }
+std::size_t Window::bytes(int rank) const noexcept {
+  return state_->check_rank("", rank) ? state_->part(rank).bytes : 0;
+}
 std::size_t Window::signals(int rank) const noexcept {
   return state_->check_rank("", rank) ? state_->part(rank).signals : 0;
 }
@@ -106,7 +108,8 @@ Result<Ticket> Window::get(int rank, std::size_t offset, void* destination, std:
 
 Result<Ticket> Window::put_signal(int rank, std::size_t offset, const void* source, std::size_t bytes,
                                   SignalUpdate signal) {
-  return state_->put({.call = "put_signal", .rank = rank, .offset = offset, .source = source, .bytes = bytes, .signal = &signal});
+  return state_->put(
+      {.call = "put_signal", .rank = rank, .offset = offset, .source = source, .bytes = bytes, .signal = &signal});
 }
 
 Result<Ticket> Window::put_counter(int rank, std::size_t offset, const void* source, std::size_t bytes,
@@ -155,10 +158,11 @@ Result<std::uint64_t> Window::wait_signal(std::size_t index, Comparison comparis
   const std::uint64_t& word = state_->signals()[index];
   std::uint64_t held = 0;
   const std::int64_t patience = state_->nanoseconds(deadline);
-  if (state_->engine().wait_until([&] { return compares(held = load(word), comparison, value); }, patience)) return held;
+  if (state_->engine().wait_until([&] { return compares(held = load(word), comparison, value); }, patience))
+    return held;
   return Error(Status::timeout,
-               fmt::format("wait_signal: signal {} holds {}, not {} {}, after {:.3f} s", index, held, to_string(comparison),
-                           value, static_cast<double>(patience) * 1e-9),
+               fmt::format("wait_signal: signal {} holds {}, not {} {}, after {:.3f} s", index, held,
+                           to_string(comparison), value, static_cast<double>(patience) * 1e-9),
                {.operation = "wait_signal"});
 }
 
@@ -205,7 +209,8 @@ Result<bool> look(const transport::Engine& engine, const Ticket& ticket, Complet
     if (!engine.slot_done(ticket)) return false;
     if (!engine.slot_failed(ticket)) return true;
     if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
-    return Error(Status::out_of_range, "the target refused the operation: outside what it exposes", {.peer = ticket.peer});
+    return Error(Status::out_of_range, "the target refused the operation: outside what it exposes",
+                 {.peer = ticket.peer});
   }
   if (completion == Completion::local && ticket.slot == window_detail::kSourceFree) return true;
   if (flow->completed.load(std::memory_order_acquire) >= ticket.number) return true;
@@ -234,16 +239,17 @@ Result<void> Window::wait(Ticket ticket, Completion completion, Deadline deadlin
   if (ticket.number != 0) {
     if (auto checked = state_->check_rank("wait", ticket.peer); !checked) return checked;
   }
-  Result<bool> seen = false;
+  Error error;
   const std::int64_t patience = state_->nanoseconds(deadline);
-  engine.wait_until(
+  const bool over = engine.wait_until(
       [&] {
-        seen = look(engine, ticket, completion);
+        auto seen = look(engine, ticket, completion);
+        if (!seen) error = std::move(seen.error());
         return !seen || *seen;
       },
       patience);
-  if (!seen) return std::move(seen.error());
-  if (!*seen) return state_->timed_out("wait", ticket.peer, patience);
+  if (error.status() != Status::ok) return error;
+  if (!over) return state_->timed_out("wait", ticket.peer, patience);
   return {};
 }
 
@@ -270,14 +276,14 @@ Result<void> Window::quiet(int rank, Deadline deadline) {
   const transport::Flow* flow = engine.existing_flow(rank);
   if (flow == nullptr) return {};
   const std::int64_t patience = state_->nanoseconds(deadline);
-  const bool done = engine.wait_until(
-      [&] { return flow->outstanding.load(std::memory_order_acquire) == 0; }, patience);
+  const bool done = engine.wait_until([&] { return flow->outstanding.load(std::memory_order_acquire) == 0; }, patience);
   if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
   if (!done) return state_->timed_out("quiet", rank, patience);
   return {};
 }
 
 Result<void> Window::quiet(Deadline deadline) {
+  if (auto open = state_->check_open("quiet"); !open) return open;
   transport::Engine& engine = state_->engine();
   const std::int64_t patience = state_->nanoseconds(deadline);
   const bool done = engine.wait_until([&] { return engine.outstanding() == 0; }, patience);
@@ -302,14 +308,15 @@ Result<void> Window::barrier(Deadline deadline) {
     const int to = (state_->world().rank + distance) % size;
     const int from = (state_->world().rank - distance + size) % size;
     const SignalUpdate arrival{round, 1, SignalOp::add};
-    auto sent = state_->put(
-        {.call = "barrier", .rank = to, .signal = &arrival, .exposure = state_->part(to).barrier_exposure});
+    auto sent =
+        state_->put({.call = "barrier", .rank = to, .signal = &arrival, .exposure = state_->part(to).barrier_exposure});
     if (!sent) return std::move(sent.error());
     const std::uint64_t& word = state_->barrier_words()[round];
     if (!state_->engine().wait_until([&] { return load(word) >= epoch; }, patience)) {
-      return Error(Status::timeout,
-                   fmt::format("barrier: rank {} did not come within {:.3f} s", from, static_cast<double>(patience) * 1e-9),
-                   {.peer = from, .operation = "barrier"});
+      return Error(
+          Status::timeout,
+          fmt::format("barrier: rank {} did not come within {:.3f} s", from, static_cast<double>(patience) * 1e-9),
+          {.peer = from, .operation = "barrier"});
     }
   }
   // Nobody may owe an acknowledgement on leaving: the peer that waits for it could not tell us to make progress.

@@ -63,7 +63,8 @@ Result<Offer> read_offer(std::span<const std::byte> bytes) {
     offer.keys.push_back(key);
   }
   if (!reader.done()) {
-    return Error(Status::invalid, "not a window's offer: do all ranks make the same collective calls in the same order?");
+    return Error(Status::invalid,
+                 "not a window's offer: do all ranks make the same collective calls in the same order?");
   }
   return offer;
 }
@@ -72,8 +73,8 @@ Result<Offer> read_offer(std::span<const std::byte> bytes) {
 
 Result<Pages> Pages::open(std::size_t bytes) {
   Pages pages;
-  void* address = ::mmap(nullptr, std::max<std::size_t>(bytes, 1), PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* address =
+      ::mmap(nullptr, std::max<std::size_t>(bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
     return Error(Status::no_memory, fmt::format("a window of {} bytes: {}", bytes, std::strerror(errno)));
   }
@@ -85,11 +86,16 @@ Pages::~Pages() {
   if (memory_.data() != nullptr) ::munmap(memory_.data(), std::max<std::size_t>(memory_.size(), 1));
 }
 
-WindowState::~WindowState() {
+void WindowState::shut() {
   const transport::BatonHold hold(engine_.baton());
   if (exposure_id_ != 0) engine_.conceal(exposure_id_);
   if (barrier_exposure_id_ != 0) engine_.conceal(barrier_exposure_id_);
+  exposure_id_ = barrier_exposure_id_ = 0;
+  exposure_ = {};
+  counters_ = {};
+  parts_.clear();
   region_.reset();  // deregisters: with the baton held
+  storage_.reset();
 }
 
 Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options) {
@@ -161,15 +167,16 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
     const Error::Where where{.peer = static_cast<int>(rank), .operation = "window"};
     if (!offer) return Error(offer.status(), fmt::format("rank {}: {}", rank, offer.error().message()), where);
     if (!offer->refusal.empty()) {
-      return Error(Status::invalid, fmt::format("rank {} could not make its part of the window: {}", rank, offer->refusal),
-                   where);
+      return Error(Status::invalid,
+                   fmt::format("rank {} could not make its part of the window: {}", rank, offer->refusal), where);
     }
     if (!per_rank_ && offer->part.bytes != exposure_.memory.size()) {
-      return Error(Status::invalid,
-                   fmt::format("window sizes differ: rank {} brings {} bytes, rank {} brings {}; give every rank the same "
-                               "size or set per_rank",
-                               rank, offer->part.bytes, world_.rank, exposure_.memory.size()),
-                   where);
+      return Error(
+          Status::invalid,
+          fmt::format("window sizes differ: rank {} brings {} bytes, rank {} brings {}; give every rank the same "
+                      "size or set per_rank",
+                      rank, offer->part.bytes, world_.rank, exposure_.memory.size()),
+          where);
     }
     storage_->rails = std::max(storage_->rails, offer->keys.size());
     offers.push_back(std::move(*offer));
@@ -183,9 +190,16 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
   return {};
 }
 
+Result<void> WindowState::check_open(const char* call) const {
+  if (!parts_.empty()) return {};
+  return Error(Status::invalid, fmt::format("{}: the window is closed", call), {.operation = call});
+}
+
 Result<void> WindowState::check_rank(const char* call, int rank) const {
+  if (auto open = check_open(call); !open) return open;
   if (rank >= 0 && rank < world_.size) return {};
-  return Error(Status::out_of_range, fmt::format("{}: rank {} does not exist; ranks are 0 to {}", call, rank, world_.size - 1),
+  return Error(Status::out_of_range,
+               fmt::format("{}: rank {} does not exist; ranks are 0 to {}", call, rank, world_.size - 1),
                {.peer = rank, .operation = call});
 }
 
@@ -195,8 +209,8 @@ Result<void> WindowState::check_range(const char* call, int rank, std::size_t of
   const std::uint64_t size = part(rank).bytes;
   if (offset > size || bytes > size - offset) {
     return Error(Status::out_of_range,
-                 fmt::format("{}: {} bytes at offset {} do not fit in the {} bytes of rank {}'s window", call, bytes, offset,
-                             size, rank),
+                 fmt::format("{}: {} bytes at offset {} do not fit in the {} bytes of rank {}'s window", call, bytes,
+                             offset, size, rank),
                  {.peer = rank, .operation = call});
   }
   if (memory == nullptr && bytes > 0) {
@@ -210,12 +224,13 @@ Result<void> WindowState::check_signal(const char* call, int rank, std::size_t i
   if (auto checked = check_rank(call, rank); !checked) return checked;
   if (index < part(rank).signals) return {};
   return Error(Status::out_of_range,
-               fmt::format("{}: signal {} does not exist; rank {}'s window has {} (WindowOptions::signals)", call, index,
-                           rank, part(rank).signals),
+               fmt::format("{}: signal {} does not exist; rank {}'s window has {} (WindowOptions::signals)", call,
+                           index, rank, part(rank).signals),
                {.peer = rank, .operation = call});
 }
 
 Result<void> WindowState::check_counter(const char* call, std::size_t index) const {
+  if (auto open = check_open(call); !open) return open;
   if (index < counters_.size()) return {};
   return Error(Status::out_of_range,
                fmt::format("{}: counter {} does not exist; this window has {} (WindowOptions::counters)", call, index,

@@ -40,8 +40,8 @@ struct Storage {
   std::vector<std::uint64_t> own_signals;
   std::vector<std::uint64_t> own_counters;
   std::vector<std::uint64_t> barrier_words;
-  std::size_t rails = 0;                      ///< most rails of any rank
-  std::vector<transport::RemoteKey> keys;     ///< rank-major
+  std::size_t rails = 0;                   ///< most rails of any rank
+  std::vector<transport::RemoteKey> keys;  ///< rank-major
 };
 
 /// A peer's part of the window.
@@ -55,17 +55,21 @@ struct PeerPart {
 class WindowState {
  public:
   explicit WindowState(WorldState& world) : world_(world), engine_(*world.engine) {}
-  ~WindowState();
+  ~WindowState() { shut(); }
 
   /// Makes this rank's part. Local.
   Result<void> begin(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options);
   std::vector<std::byte> contribution() const;
   Result<void> finish(std::span<const std::vector<std::byte>> all);
 
+  /// Takes the window down; every later call is an error that says so.
+  void shut();
+
   WorldState& world() { return world_; }
   transport::Engine& engine() { return engine_; }
 
   // Checks. Each error names the call, the limit and what was asked for.
+  Result<void> check_open(const char* call) const;
   Result<void> check_rank(const char* call, int rank) const;
   Result<void> check_range(const char* call, int rank, std::size_t offset, const void* memory, std::size_t bytes) const;
   Result<void> check_signal(const char* call, int rank, std::size_t index) const;
@@ -99,7 +103,8 @@ class WindowState {
   };
   Result<Ticket> put(const Put& request);
   Result<Ticket> get(int rank, std::size_t offset, void* destination, std::size_t bytes);
-  Result<Ticket> atomic(int rank, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body, void* before);
+  Result<Ticket> atomic(int rank, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body,
+                        void* before);
   void count(const CounterUpdate& counter);
 
   std::int64_t nanoseconds(Deadline deadline) const {

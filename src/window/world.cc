@@ -73,8 +73,8 @@ Result<World> WorldAssembly::finish(std::span<const std::vector<std::byte>> all)
 }
 
 Result<World> World::open(const WorldOptions& options) {
-  Result<Settings> from_environment = options.settings != nullptr ? Result<Settings>(*options.settings)
-                                                                  : Settings::from_environment();
+  Result<Settings> from_environment =
+      options.settings != nullptr ? Result<Settings>(*options.settings) : Settings::from_environment();
   if (!from_environment) return std::move(from_environment.error());
   const Settings& settings = *from_environment;
   if (const auto level = parse_log_level(settings.log); level.ok()) set_log_level(*level);

@@ -1,5 +1,5 @@
-/// Feeds an engine with whatever the fuzzer makes up: frames, with or without a right header, and immediates. Nothing may
-/// crash, read or write outside what is exposed, or be applied twice.
+/// Feeds an engine with whatever the fuzzer makes up: frames, with or without a right header, and immediates. Nothing
+/// may crash, read or write outside what is exposed, or be applied twice.
 #include <array>
 #include <cstdlib>
 #include <cstring>

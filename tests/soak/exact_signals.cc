@@ -1,7 +1,7 @@
 /// Soak: put_signals of mixed sizes from rank 0 to rank 1, each checked byte for byte at the moment its signal is seen;
-/// then every other rank adds to one signal word of rank 0, and the sum must be exact. Run under `railyard launch`, with
-/// the rails of `tests/lab/rails` or on loopback. Prints what was checked; exits 1 if anything was early, lost, double or
-/// corrupt.
+/// then every other rank adds to one signal word of rank 0, and the sum must be exact. Run under `railyard launch`,
+/// with the rails of `tests/lab/rails` or on loopback. Prints what was checked; exits 1 if anything was early, lost,
+/// double or corrupt.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -80,7 +80,8 @@ void send_stream(Window& window, const Options& options) {
   for (std::uint64_t message = 0; message < options.count; ++message) {
     const std::size_t slot = message % kSlots;
     if (message >= kSlots) {
-      must(window.wait_signal(1, Comparison::greater_equal, message - kSlots + 1));  // the receiver has checked the slot
+      must(
+          window.wait_signal(1, Comparison::greater_equal, message - kSlots + 1));  // the receiver has checked the slot
       must(window.wait(tickets[slot], Completion::local));
     }
     const std::size_t bytes = size_of(message, options);
@@ -96,7 +97,8 @@ void send_stream(Window& window, const Options& options) {
   must(window.quiet());
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::printf("%llu put_signals, %.2f GB, %.1f s, %.0f MB/s\n", static_cast<unsigned long long>(options.count),
-              static_cast<double>(bytes_sent) / 1e9, took.count(), static_cast<double>(bytes_sent) / 1e6 / took.count());
+              static_cast<double>(bytes_sent) / 1e9, took.count(),
+              static_cast<double>(bytes_sent) / 1e6 / took.count());
 }
 
 std::uint64_t check_stream(Window& window, const Options& options) {
@@ -111,8 +113,8 @@ std::uint64_t check_stream(Window& window, const Options& options) {
     }
     // All that the signal stands for must be there now.
     for (; message < seen; ++message) {
-      const std::size_t wrong = wrong_bytes(window.local().data() + message % kSlots * options.most,
-                                            size_of(message, options), message);
+      const std::size_t wrong =
+          wrong_bytes(window.local().data() + message % kSlots * options.most, size_of(message, options), message);
       if (wrong != 0) {
         ++bad;
         std::fprintf(stderr, "exact_signals: message %llu: %zu bytes early or corrupt\n",
@@ -178,7 +180,8 @@ int main(int argc, char** argv) {
     }
   }
   if (bad != 0) {
-    std::fprintf(stderr, "exact_signals: rank %d found %llu failures\n", world.rank(), static_cast<unsigned long long>(bad));
+    std::fprintf(stderr, "exact_signals: rank %d found %llu failures\n", world.rank(),
+                 static_cast<unsigned long long>(bad));
   } else if (world.rank() <= 1) {
     std::printf("rank %d: 0 early, 0 lost, 0 double, 0 corrupt\n", world.rank());
   }

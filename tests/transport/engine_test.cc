@@ -52,8 +52,7 @@ class EngineTest : public ::testing::Test {
   std::vector<std::byte> frame(std::uint32_t sequence, std::uint64_t signal_add, std::uint32_t acknowledged = 0) {
     std::vector<std::byte> bytes(wire::kFrameBytes);
     std::uint32_t used = wire::kRecordsAt;
-    std::byte* body =
-        wire::FrameWriter::append(bytes.data(), used, {wire::RecordKind::signal, 0, 8, exposure_id_, 0});
+    std::byte* body = wire::FrameWriter::append(bytes.data(), used, {wire::RecordKind::signal, 0, 8, exposure_id_, 0});
     std::memcpy(body, &signal_add, 8);
     wire::FrameHeader header;
     header.flow = 1;

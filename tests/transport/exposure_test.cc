@@ -11,7 +11,8 @@ namespace {
 class ExposureTest : public ::testing::Test {
  protected:
   std::uint64_t word(std::size_t index) const { return memory_[index]; }
-  bool change(AtomicOp op, std::uint64_t operand, std::uint64_t compare, std::uint32_t width, std::uint64_t offset = 0) {
+  bool change(AtomicOp op, std::uint64_t operand, std::uint64_t compare, std::uint32_t width,
+              std::uint64_t offset = 0) {
     return apply_atomic(exposure_, offset, op, {operand, compare, 0, width}, before_);
   }
   std::array<std::uint64_t, 4> memory_{};

@@ -31,12 +31,14 @@ TEST(ReceiveWindow, EveryUnitTakesEffectOnceInOrderWhateverTheArrivalOrder) {
       while (window.ready()) window.advance();
     }
     EXPECT_LE(fresh, kUnits);
-    EXPECT_EQ(fresh, window.next() + [&] {
-      std::uint32_t waiting = 0;
-      ReceiveWindow copy = window;
-      for (std::uint32_t i = 0; i < wire::kMaxWindow; ++i) waiting += copy.arrive(window.next() + i) == Arrival::duplicate;
-      return waiting;
-    }());
+    EXPECT_EQ(
+        fresh, window.next() + [&] {
+          std::uint32_t waiting = 0;
+          ReceiveWindow copy = window;
+          for (std::uint32_t i = 0; i < wire::kMaxWindow; ++i)
+            waiting += copy.arrive(window.next() + i) == Arrival::duplicate;
+          return waiting;
+        }());
   }
 }
 

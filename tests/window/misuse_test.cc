@@ -11,7 +11,8 @@ namespace {
 
 void expect_error(const Error& error, Status status, std::initializer_list<const char*> words) {
   EXPECT_EQ(error.status(), status) << error.text();
-  for (const char* word : words) EXPECT_NE(error.text().find(word), std::string::npos) << error.text() << " lacks " << word;
+  for (const char* word : words)
+    EXPECT_NE(error.text().find(word), std::string::npos) << error.text() << " lacks " << word;
 }
 
 TEST(Misuse, OutOfRangeIsNamedAndHarmless) {
@@ -21,14 +22,16 @@ TEST(Misuse, OutOfRangeIsNamedAndHarmless) {
     std::uint64_t was = 0;
     expect_error(window.put(2, 0, memory.data(), 1).error(), Status::out_of_range, {"put", "rank 2", "0 to 1"});
     expect_error(window.put(-1, 0, memory.data(), 1).error(), Status::out_of_range, {"rank -1"});
-    expect_error(window.put(1, 90, memory.data(), 11).error(), Status::out_of_range, {"11 bytes", "offset 90", "100 bytes"});
+    expect_error(window.put(1, 90, memory.data(), 11).error(), Status::out_of_range,
+                 {"11 bytes", "offset 90", "100 bytes"});
     expect_error(window.put(1, SIZE_MAX, memory.data(), 2).error(), Status::out_of_range, {"offset"});
     expect_error(window.get(1, 101, memory.data(), 0).error(), Status::out_of_range, {"get", "101"});
     expect_error(window.put(1, 0, nullptr, 4).error(), Status::invalid, {"null"});
     expect_error(window.signal(1, {2, 1}).error(), Status::out_of_range, {"signal 2", "has 2"});
     expect_error(window.put_counter(1, 0, memory.data(), 1, {1, 1}).error(), Status::out_of_range, {"counter 1"});
     expect_error(window.wait_signal(7, Comparison::equal, 1).error(), Status::out_of_range, {"signal 7"});
-    expect_error(window.atomic<std::uint64_t>(1, 4, AtomicOp::add, 1).error(), Status::invalid, {"offset 4", "multiple"});
+    expect_error(window.atomic<std::uint64_t>(1, 4, AtomicOp::add, 1).error(), Status::invalid,
+                 {"offset 4", "multiple"});
     expect_error(window.atomic<std::uint64_t>(1, 96, AtomicOp::add, 1).error(), Status::out_of_range, {"96"});
     expect_error(window.atomic_word(1, 0, AtomicOp::add, 3, 1, 0, &was).error(), Status::invalid, {"3 bytes"});
     expect_error(window.atomic<std::uint64_t>(1, 0, AtomicOp::fetch, 0).error(), Status::invalid, {"fetch_atomic"});
@@ -82,10 +85,29 @@ TEST(Misuse, AWaitThatRunsOutOfTimeSaysOnWhat) {
   run_ranks(2, loopback_settings(1), [](World& world) {
     auto window = must(Window::allocate(world, 64));
     const auto soon = Deadline::in(std::chrono::milliseconds(20));
-    expect_error(window.wait_signal(3, Comparison::greater, 7, soon).error(), Status::timeout, {"signal 3", "> 7", "holds 0"});
+    expect_error(window.wait_signal(3, Comparison::greater, 7, soon).error(), Status::timeout,
+                 {"signal 3", "> 7", "holds 0"});
     expect_error(window.wait_counter(2, 7, soon).error(), Status::timeout, {"counter 2", "7"});
     must(world.barrier());
     must(window.close());
+  });
+}
+
+TEST(Misuse, AClosedWindowSaysSo) {
+  run_ranks(2, loopback_settings(1), [](World& world) {
+    auto window = must(Window::allocate(world, 64));
+    must(window.close());
+    const std::uint64_t value = 1;
+    expect_error(window.put(0, 0, &value, 8).error(), Status::invalid, {"put", "closed"});
+    expect_error(window.signal(1, {0, 1}).error(), Status::invalid, {"closed"});
+    expect_error(window.wait_signal(0, Comparison::equal, 1).error(), Status::invalid, {"closed"});
+    expect_error(window.wait_counter(0, 1).error(), Status::invalid, {"closed"});
+    expect_error(window.quiet().error(), Status::invalid, {"closed"});
+    expect_error(window.barrier().error(), Status::invalid, {"closed"});
+    expect_error(window.close().error(), Status::invalid, {"closed"});
+    EXPECT_EQ(window.read_signal(0), 0U);
+    EXPECT_TRUE(window.local().empty());
+    EXPECT_EQ(window.bytes(0), 0U);
   });
 }
 

@@ -32,9 +32,8 @@ TEST_P(WindowTest, PutSignalBringsItsBytesAtEverySize) {
     const std::size_t most = 3 << 20;
     auto window = must(Window::allocate(world, most));
     std::uint64_t round = 0;
-    for (const std::size_t bytes :
-         {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{8}, std::size_t{1024}, std::size_t{1025},
-          std::size_t{65536}, std::size_t{100'001}, most}) {
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{8}, std::size_t{1024},
+                                    std::size_t{1025}, std::size_t{65536}, std::size_t{100'001}, most}) {
       ++round;
       const auto sent = pattern(bytes, round);
       if (world.rank() == 0) {
@@ -161,7 +160,8 @@ TEST_P(WindowTest, ManySourcesAddToOneSignalExactly) {
     if (world.rank() != 0) {
       Random sizes(static_cast<std::uint64_t>(world.rank()));
       for (std::uint64_t i = 0; i < kPuts; ++i) {
-        must(window.put_signal(0, static_cast<std::size_t>(world.rank()) * 8192, source.data(), sizes.below(5000), {0, 3}));
+        must(window.put_signal(0, static_cast<std::size_t>(world.rank()) * 8192, source.data(), sizes.below(5000),
+                               {0, 3}));
       }
       must(window.quiet());
     } else {

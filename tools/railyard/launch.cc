@@ -24,7 +24,7 @@ struct LaunchArguments {
 };
 
 int run_launch(const LaunchArguments& arguments) {
-  // Reports a mistyped RAILYARD_* name or value once, here, rather than once from each rank.
+  // A mistyped RAILYARD_* name or value is reported before anything starts.
   const auto settings = Settings::from_environment();
   if (!settings) return report_error("launch", settings.error());
   if (const auto level = parse_log_level(settings->log)) set_log_level(*level);

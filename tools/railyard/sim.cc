@@ -37,8 +37,13 @@ struct SimOptions {
   std::string json;
 };
 
-std::string describe_faults() {
+std::string footer() {
   std::string text =
+      "Examples:\n"
+      "  railyard sim --schedules 10000                     what CI runs\n"
+      "  railyard sim --schedules 1 --seed 77               one schedule again, exactly\n"
+      "  railyard sim --faults reorder,busy --ranks 16      these faults only, in a larger world\n"
+      "  railyard sim --memory --ranks 64,512,4096          bytes per peer\n\n"
       "Fault kinds (comma list); by default each schedule draws some of them:\n  none: an orderly network";
   for (const auto& kind : fabric::sim::fault_kinds()) text += fmt::format("\n  {}: {}", kind.name, kind.meaning);
   return text;
@@ -243,7 +248,7 @@ void add_sim_command(CLI::App& app, int& exit_code) {
   command->add_flag("--memory", options->memory,
                     "Measure memory per peer instead, by default for 64, 512 and 4096 ranks");
   command->add_option("--json", options->json, "Write the result to this file (- is the standard output)");
-  command->footer(describe_faults());
+  command->footer(footer());
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

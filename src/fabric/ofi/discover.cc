@@ -145,6 +145,7 @@ Result<RailOffer> make_offer(const fi_info& info, bool delivery_complete, bool l
 Error no_interface(const Settings& settings, const std::string& provider, const std::vector<const fi_info*>& nics,
                    const std::vector<std::string>& down) {
   std::vector<std::string> names;
+  names.reserve(nics.size());
   for (const fi_info* info : nics) names.emplace_back(info->domain_attr->name);
   const std::string state = down.empty() ? "" : fmt::format(" (down: {})", fmt::join(down, ", "));
   if (settings.interfaces.empty())

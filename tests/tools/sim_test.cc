@@ -1,0 +1,70 @@
+/// `railyard sim`: what it prints and writes, and how it ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "json_reader.hpp"
+#include "run_command.hpp"
+
+namespace railyard::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(SimCommand, WritesTheKeysThatScriptsRelyOn) {
+  const ScratchFolder scratch;
+  const std::string file = scratch.file("sim.json");
+  const Outcome run = railyard_command({"sim", "--schedules", "5", "--seed", "3", "--json", file});
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_THAT(run.output, AllOf(HasSubstr("schedules"), HasSubstr("ghosts"), HasSubstr("corrupt")));
+  const std::string text = read_file(file);
+  std::size_t at = 0;
+  for (const char* key : {"schedules", "ops", "lost", "doubled", "early", "ghosts", "corrupt"}) {
+    const std::size_t found = text.find("\"" + std::string(key) + "\"");
+    ASSERT_NE(found, std::string::npos) << key;
+    EXPECT_GE(found, at) << key << " is not in its place";
+    at = found;
+  }
+  const auto json = JsonReader::read(text);
+  ASSERT_TRUE(json.has_value()) << text;
+  EXPECT_EQ((*json)["schedules"].number(), 5);
+  EXPECT_GT((*json)["ops"].number(), 0);
+  for (const char* key : {"lost", "doubled", "early", "ghosts", "corrupt", "violations"}) {
+    EXPECT_EQ((*json)[key].number(), 0) << key;
+  }
+  EXPECT_TRUE((*json)["first_failing_seed"].is_null());
+}
+
+TEST(SimCommand, TheSameSeedGivesTheSameFile) {
+  const std::vector<std::string> line = {"sim", "--schedules", "3", "--seed", "9", "--json", "-"};
+  EXPECT_EQ(railyard_command(line).output, railyard_command(line).output);
+}
+
+TEST(SimCommand, BadInputIsAUsageErrorThatSaysWhatToDo) {
+  const Outcome fault = railyard_command({"sim", "--faults", "fire"});
+  EXPECT_EQ(fault.exit_code, 2);
+  EXPECT_THAT(fault.errors, AllOf(HasSubstr("'fire'"), HasSubstr("reorder"), HasSubstr("late-completion")));
+  const Outcome ranks = railyard_command({"sim", "--ranks", "many"});
+  EXPECT_EQ(ranks.exit_code, 2);
+  EXPECT_THAT(ranks.errors, HasSubstr("'many'"));
+  EXPECT_EQ(railyard_command({"sim", "--ranks", "2,3"}).exit_code, 2);
+  EXPECT_EQ(railyard_command({"sim", "--rails", "1000"}).exit_code, 2);
+  EXPECT_EQ(railyard_command({"sim", "--schedules", "0"}).exit_code, 2);
+  EXPECT_EQ(railyard_command({"sim", "--json", "/no/such/folder/file"}).exit_code, 3);
+}
+
+TEST(SimCommand, MeasuresMemoryForEachSize) {
+  const Outcome run = railyard_command({"sim", "--memory", "--ranks", "8,16", "--rails", "2", "--json", "-"});
+  if (run.exit_code == 3) GTEST_SKIP() << run.errors;  // a sanitizer's allocator does not count
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  const auto json = JsonReader::read(run.output.substr(run.output.find('{')));
+  ASSERT_TRUE(json.has_value()) << run.output;
+  const auto& rows = (*json)["rows"].array();
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[1]["ranks"].number(), 16);
+  EXPECT_GT(rows[1]["bytes_per_known_peer"].number(), 0);
+  EXPECT_GT(rows[1]["bytes_per_active_peer"].number(), 0);
+}
+
+}  // namespace
+}  // namespace railyard::testing
