@@ -87,13 +87,14 @@ class Program {
   bool do_get(Pair& pair);
   bool do_put_get(Pair& pair);
   bool get_slot(Pair& pair, FlowModel::PutId put, std::uint32_t slot, std::size_t bytes);
-  // atomics.cc
+  bool fence(Pair& pair);
+  std::uint32_t take_counter();
+
+  // Submitting atomics (atomics.cc).
   bool do_atomic_own(Pair& pair);
   bool do_atomic_add(Pair& pair);
   bool do_atomic_swap(Pair& pair);
   bool do_atomic_compare(Pair& pair);
-  bool fence(Pair& pair);
-  std::uint32_t take_counter();
   std::uint32_t take_cell();
   std::uint64_t& cell_word(std::uint32_t cell) { return cells_[cell]; }
 

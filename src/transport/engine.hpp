@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -143,8 +144,8 @@ class Engine {
 
   /// Passes between two looks at the clock in a wait.
   static constexpr std::uint32_t kPassesPerLook = 16;
-  /// Passes without news before a wait lets others have the core: longer than an answer takes to come back.
-  static constexpr std::uint32_t kFruitlessPasses = 512;
+  /// Time without news before a wait lets others have the core: longer than an answer takes to come back.
+  static constexpr std::int64_t kSpinNanoseconds = 100'000;
   /// Runs passes until `done` answers true; false when `nanoseconds` have gone by first.
   template <typename Done>
   bool wait_until(Done&& done, std::int64_t nanoseconds);
@@ -264,18 +265,20 @@ template <typename Done>
 bool Engine::wait_until(Done&& done, std::int64_t nanoseconds) {
   if (done()) return true;
   const std::int64_t start = clock_->now();
-  for (std::uint32_t pass = 1, fruitless = 0;; ++pass) {
-    bool moved = false;
+  std::int64_t news = start;
+  bool moved = false;
+  for (std::uint32_t pass = 1;; ++pass) {
     if (baton_.try_take()) {
-      moved = progress();
+      moved |= progress();
       baton_.give();
     }
     if (done()) return true;
-    fruitless = moved ? 0 : fruitless + 1;
     // The clock is read now and then only: a pass that finds nothing is short.
     if (pass % kPassesPerLook != 0) continue;
-    if (clock_->now() - start >= nanoseconds) return false;
-    if (fruitless >= kFruitlessPasses) clock_->idle();
+    const std::int64_t now = clock_->now();
+    if (now - start >= nanoseconds) return false;
+    if (std::exchange(moved, false)) news = now;
+    if (now - news >= kSpinNanoseconds) clock_->idle();
   }
 }
 
