@@ -57,13 +57,3 @@ if(RAILYARD_TOOLS)
     target_link_libraries(${name} PRIVATE railyard_compiler railyard fmt::fmt CLI11::CLI11)
   endforeach()
 endif()
-
-# Long runs that are started under `railyard launch`, by the lab stage and by hand.
-file(GLOB soak_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/soak/*.cc)
-foreach(source IN LISTS soak_sources)
-  get_filename_component(name ${source} NAME_WE)
-  add_executable(soak-${name} ${source})
-  set_target_properties(soak-${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  target_include_directories(soak-${name} PRIVATE src)
-  target_link_libraries(soak-${name} PRIVATE railyard_compiler railyard CLI11::CLI11)
-endforeach()
