@@ -135,6 +135,7 @@ Result<Flow*> Engine::make_flow(int peer) {
     flow->links.emplace_back(local, remote, *connected, capabilities.line_rate, capabilities.max_write, limits);
   }
   flow->first_link = static_cast<std::uint32_t>(rank_ + peer) % static_cast<std::uint32_t>(flow->links.size());
+  flow->first_piece = flow->first_link;
   flow->replies.reserve(8);
   Flow* raw = flow.get();
   flow_storage_.push_back(std::move(flow));

@@ -186,7 +186,7 @@ class Engine {
   /// Links that were tried and had no room, as bits.
   using Tried = std::uint64_t;
   template <typename HasRoom>
-  static Link* choose(Flow& flow, Tried tried, HasRoom&& has_room);
+  static Link* choose(Flow& flow, std::size_t first, Tried tried, HasRoom&& has_room);
   Link* choose_for_frame(Flow& flow, bool full, Tried tried);
   fabric::Post post_piece_on(Flow& flow, Operation& operation, Link& link);
   void piece_posted(Flow& flow, Operation& operation, Link& link, Unit& unit);

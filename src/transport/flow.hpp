@@ -33,7 +33,8 @@ struct Flow {
   std::uint32_t session_out = 0;  ///< proves us to the peer
   std::uint32_t session_in = 0;   ///< proves the peer to us
   std::vector<Link> links;
-  std::uint32_t first_link = 0;  ///< where an idle flow starts: spread by rank, so that not all begin on rail 0
+  std::uint32_t first_link = 0;   ///< where frames of an idle flow go: spread by rank, so that not all use rail 0
+  std::uint32_t first_piece = 0;  ///< where the next piece of an idle flow goes: each link in turn
 
   // Transmit: written by the baton's holder.
   Fifo<Operation> queue;

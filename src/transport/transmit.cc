@@ -104,14 +104,14 @@ void Engine::queue_replies(Flow& flow) {
   flow.replies.erase(flow.replies.begin(), flow.replies.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
-/// The least loaded link that has room and was not tried yet; among equals the first from the flow's own start.
+/// The least loaded link that has room and was not tried yet; among equals the first from `first` on.
 template <typename HasRoom>
-Link* Engine::choose(Flow& flow, Tried tried, HasRoom&& has_room) {
+Link* Engine::choose(Flow& flow, std::size_t first, Tried tried, HasRoom&& has_room) {
   Link* best = nullptr;
   double best_load = 0;
   const std::size_t count = flow.links.size();
   for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t index = (flow.first_link + i) % count;
+    const std::size_t index = (first + i) % count;
     Link& link = flow.links[index];
     if ((tried >> index & 1U) != 0 || !has_room(link)) continue;
     const double load = count == 1 ? 0 : link.load();
@@ -125,7 +125,7 @@ Link* Engine::choose(Flow& flow, Tried tried, HasRoom&& has_room) {
 
 Link* Engine::choose_for_frame(Flow& flow, bool full, Tried tried) {
   const std::uint32_t most = full ? kMostFrames : kEagerFrames;
-  return choose(flow, tried, [most](const Link& link) { return link.frames_in_flight() < most; });
+  return choose(flow, flow.first_link, tried, [most](const Link& link) { return link.frames_in_flight() < most; });
 }
 
 std::uint32_t Engine::grant(Flow& flow) {
@@ -195,10 +195,12 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
 bool Engine::post_piece(Flow& flow, Operation& operation) {
   if (operation.kind == Operation::Kind::write && !flow.may_send(window_)) return false;
   for (Tried tried = 0;;) {
-    Link* link = choose(flow, tried, [](const Link& candidate) { return candidate.has_room(); });
+    Link* link = choose(flow, flow.first_piece, tried, [](const Link& candidate) { return candidate.has_room(); });
     if (link == nullptr) return false;
     switch (post_piece_on(flow, operation, *link)) {
       case fabric::Post::posted:
+        flow.first_piece =
+            static_cast<std::uint32_t>(link - flow.links.data() + 1) % static_cast<std::uint32_t>(flow.links.size());
         return true;
       case fabric::Post::failed:
         post_failed(flow, *link, operation.kind == Operation::Kind::read ? "get" : "put");

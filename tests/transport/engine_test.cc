@@ -232,6 +232,18 @@ TEST_F(EngineTest, ALargePutIsCutOverAllRails) {
   EXPECT_EQ(bytes, 4U * 4U * 32U * 1024U) << "each rail holds its first window, no more";
 }
 
+TEST_F(EngineTest, LoneChunksTakeEqualRailsInTurn) {
+  open(4);
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    std::uint64_t number = 0;
+    ASSERT_TRUE(engine_->try_write(*flow_, bulk(20'000), nullptr, number));
+    engine_->progress();  // delivered before the next one
+    rails_[0]->deliver(acknowledgement(i + 1, i + 17));
+    engine_->progress();
+  }
+  for (const auto* rail : rails_) EXPECT_EQ(rail->writes.size(), 2U);
+}
+
 TEST_F(EngineTest, AFenceHoldsDirectWritesUntilWhatCameBeforeIsThere) {
   open(1);
   put_small();
