@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <numeric>
@@ -42,7 +43,9 @@ TEST_P(WindowTest, PutSignalBringsItsBytesAtEverySize) {
         must(window.wait_signal(0, Comparison::greater_equal, round));
       } else {
         must(window.wait_signal(3, Comparison::greater_equal, round));
-        EXPECT_EQ(std::memcmp(window.local().data() + (most - bytes), sent.data(), bytes), 0) << bytes;
+        EXPECT_TRUE(
+            std::equal(sent.begin(), sent.end(), window.local().begin() + static_cast<std::ptrdiff_t>(most - bytes)))
+            << bytes;
         must(window.signal(0, {0, 1}));
       }
     }
