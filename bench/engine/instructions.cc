@@ -113,7 +113,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string what = argv[1];
-  const long count = std::atol(argv[2]);
+  const long count = std::strtol(argv[2], nullptr, 10);
+  if (count <= 0) return 2;
   SteadyClock clock;
   std::array<std::uint64_t, 8> memory{};
   std::array<std::uint64_t, 1> signals{};

@@ -82,7 +82,7 @@ class Fifo {
   T* tail() const { return tail_; }
   void push(T* item) {
     item->next = nullptr;
-    (head_ == nullptr ? head_ : tail_->next) = item;
+    (tail_ == nullptr ? head_ : tail_->next) = item;
     tail_ = item;
   }
   void push_front(T* item) {
