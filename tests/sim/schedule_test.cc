@@ -5,19 +5,13 @@
 
 #include <set>
 
+#include "sanitized.hpp"
 #include "sim/campaign.hpp"
 #include "sim/memory_use.hpp"
 
 namespace railyard::sim {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define RAILYARD_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define RAILYARD_SANITIZED 1
-#endif
-#endif
 #ifdef RAILYARD_SANITIZED
 constexpr bool kSanitized = true;
 #else

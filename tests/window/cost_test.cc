@@ -12,17 +12,9 @@
 #include <new>
 #include <thread>
 
+#include "sanitized.hpp"
 #include "thread_world.hpp"
 #include "window/world_state.hpp"
-
-// A sanitizer brings its own `new` and makes system calls of its own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define RAILYARD_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define RAILYARD_SANITIZED 1
-#endif
-#endif
 
 namespace {
 thread_local std::uint64_t allocations = 0;
