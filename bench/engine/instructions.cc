@@ -28,8 +28,9 @@ class NullRail final : public fabric::Rail {
   std::string name() const override { return "null"; }
   std::string fabric() const override { return "null"; }
   std::vector<std::byte> address() const override { return {std::byte{1}}; }
-  Result<fabric::RemoteId> connect(std::span<const std::byte>) override { return fabric::RemoteId{0}; }
+  Result<fabric::RemoteId> connect(std::span<const std::byte>, fabric::LinkTag) override { return fabric::RemoteId{0}; }
   void disconnect(fabric::RemoteId) override {}
+  bool fence(fabric::LinkTag) override { return true; }
   Result<fabric::Registration> register_memory(std::span<std::byte>, fabric::Access) override {
     return fabric::Registration{};
   }

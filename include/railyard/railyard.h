@@ -112,6 +112,12 @@ typedef struct ry_world_statistics {
   uint64_t dropped_stale;     /* messages with an unknown or stale id */
   uint64_t dropped_malformed; /* messages that failed a check */
   uint64_t backpressure;      /* times a queue was full */
+  uint64_t links_suspected;
+  uint64_t links_lost;
+  uint64_t links_rejoined;
+  uint64_t fences;         /* dead links that their target has shut out */
+  uint64_t units_replayed; /* pieces that went out again on another link */
+  uint64_t peers_lost;
 } ry_world_statistics;
 
 /* One rail as it stands now. Texts are cut to fit, always ended by a zero. */
@@ -124,6 +130,9 @@ typedef struct ry_rail_statistics {
   uint64_t writes_sent;    /* direct writes (chunks) */
   uint64_t reads_sent;
   double rate; /* measured delivery rate, bytes per second; 0: not measured yet */
+  int up;      /* not 0: its interface can carry something */
+  uint32_t links;
+  uint32_t links_down;
 } ry_rail_statistics;
 
 ry_status ry_world_read_statistics(const ry_world *world, ry_world_statistics *statistics);

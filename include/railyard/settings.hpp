@@ -11,17 +11,21 @@
 namespace railyard {
 
 struct Settings {
-  std::string driver = "ofi";  ///< RAILYARD_DRIVER
-  std::string provider;        ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
-  std::string interfaces;      ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
-  std::uint32_t rails = 0;     ///< RAILYARD_RAILS: how many; 0: one per NIC port. More than there are NICs: shared out
-  std::uint32_t batch = 32;    ///< RAILYARD_BATCH: most completions, posts or releases of one queue in one pass
+  std::string driver = "ofi";      ///< RAILYARD_DRIVER
+  std::string provider;            ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
+  std::string interfaces;          ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
+  std::string endpoints = "auto";  ///< RAILYARD_ENDPOINTS: connected, datagram; auto: connected where there are any
+  std::uint32_t rails = 0;   ///< RAILYARD_RAILS: how many; 0: one per NIC port. More than there are NICs: shared out
+  std::uint32_t batch = 32;  ///< RAILYARD_BATCH: most completions, posts or releases of one queue in one pass
   std::uint32_t inline_bytes = 1024;           ///< RAILYARD_INLINE_BYTES: puts up to this size travel inside a message
   std::uint32_t window = 1024;                 ///< RAILYARD_WINDOW: most unacknowledged units of one flow
   std::uint32_t chunk_min = 32 * 1024;         ///< RAILYARD_CHUNK_MIN: smallest piece a large op is cut into
   std::uint32_t chunk_max = 1024 * 1024;       ///< RAILYARD_CHUNK_MAX: largest piece
   std::uint32_t timeout_ms = 30000;            ///< RAILYARD_TIMEOUT_MS: default deadline of every wait
   std::uint32_t bootstrap_timeout_ms = 60000;  ///< RAILYARD_BOOTSTRAP_TIMEOUT_MS
+  std::string failover = "on";                 ///< RAILYARD_FAILOVER: "off": a rail that fails ends its flows
+  std::uint32_t ack_deadline_ms = 20;          ///< RAILYARD_ACK_DEADLINE_MS: least time before a link is suspected
+  std::uint32_t peer_timeout_ms = 30000;       ///< RAILYARD_PEER_TIMEOUT_MS: silence after which a peer is lost
   std::string threads = "multiple";            ///< RAILYARD_THREADS: "single" skips every lock
   std::string progress = "caller";             ///< RAILYARD_PROGRESS: "thread" starts one that polls for this process
   std::string log = "warn";                    ///< RAILYARD_LOG: error, warn, info, debug

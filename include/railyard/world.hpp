@@ -23,7 +23,11 @@ struct RailStatistics {
   std::uint64_t frames_sent = 0;     ///< small-op messages
   std::uint64_t writes_sent = 0;     ///< direct writes (chunks)
   std::uint64_t reads_sent = 0;
-  double rate = 0;  ///< measured delivery rate, bytes per second; 0: not measured yet
+  double rate = 0;               ///< measured delivery rate, bytes per second; 0: not measured yet
+  bool up = true;                ///< its interface can carry something
+  std::uint32_t links = 0;       ///< to peers this process has talked to
+  std::uint32_t links_down = 0;  ///< of them, those that carry nothing now
+  double deadline = 0;           ///< seconds without an answer after which its slowest link is given up
 };
 
 /// What the engine counted since the world opened.
@@ -34,6 +38,12 @@ struct WorldStatistics {
   std::uint64_t dropped_stale = 0;      ///< messages with an unknown or stale id
   std::uint64_t dropped_malformed = 0;  ///< messages that failed a check
   std::uint64_t backpressure = 0;       ///< times a queue was full
+  std::uint64_t links_suspected = 0;
+  std::uint64_t links_lost = 0;
+  std::uint64_t links_rejoined = 0;
+  std::uint64_t fences = 0;          ///< dead links that their target has shut out
+  std::uint64_t units_replayed = 0;  ///< pieces that went out again on another link
+  std::uint64_t peers_lost = 0;
   std::vector<RailStatistics> rails;
 };
 

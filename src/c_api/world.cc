@@ -158,8 +158,12 @@ ry_status ry_world_read_statistics(const ry_world* world, ry_world_statistics* s
   if (world == nullptr || statistics == nullptr) return fail_invalid(__func__, "an argument is NULL");
   return guarded(__func__, [&]() -> ry_status {
     const railyard::WorldStatistics now = world->world.statistics();
-    *statistics = {now.operations_completed, now.acknowledgements_sent, now.held_out_of_order,
-                   now.dropped_stale,        now.dropped_malformed,     now.backpressure};
+    *statistics = {now.operations_completed, now.acknowledgements_sent,
+                   now.held_out_of_order,    now.dropped_stale,
+                   now.dropped_malformed,    now.backpressure,
+                   now.links_suspected,      now.links_lost,
+                   now.links_rejoined,       now.fences,
+                   now.units_replayed,       now.peers_lost};
     return RY_OK;
   });
 }
@@ -182,6 +186,9 @@ ry_status ry_world_read_rail(const ry_world* world, size_t rail, ry_rail_statist
     statistics->writes_sent = one.writes_sent;
     statistics->reads_sent = one.reads_sent;
     statistics->rate = one.rate;
+    statistics->up = one.up ? 1 : 0;
+    statistics->links = one.links;
+    statistics->links_down = one.links_down;
     return RY_OK;
   });
 }

@@ -30,13 +30,27 @@ enum class Post : std::uint8_t {
   failed,  ///< this link is broken: nothing happened; `failure()` says why
 };
 
-/// A remote rail that `connect` made known to this one.
+/// A link from this rail to a remote one, made by `connect`. Free for another link after `disconnect`.
 using RemoteId = std::uint32_t;
+
+/// How a link is known at its target: the sender's name for it, the same for all its lives, and which life this is.
+struct LinkTag {
+  std::uint64_t id = 0;
+  std::uint32_t epoch = 0;
+};
+
+/// What a rail's `fence` is worth.
+enum class Fencing : std::uint8_t {
+  exact,  ///< the target itself shuts the link out: what has not landed by then never does
+  timed,  ///< the target cannot: once the sender has disconnected, `packet_lifetime` must go by
+};
 
 /// Room that some drivers need for each operation in flight. The poster's own structures derive from it.
 struct PostContext {
   std::array<void*, 8> driver{};
-  std::uint8_t tag = 0;  ///< the poster's own: which of its structures this is the head of
+  std::array<PostContext*, 2> neighbours{};  ///< the driver's own: what is in flight on one link
+  RemoteId link = 0;                         ///< the driver's own: which link that is
+  std::uint8_t tag = 0;                      ///< the poster's own: which of its structures this is the head of
 };
 
 /// What a rail can do: asked once, never guessed from a name.
@@ -53,6 +67,8 @@ struct Capabilities {
   std::size_t inject_bytes = 0;           ///< `send` up to this size copies at once
   std::size_t depth = 0;                  ///< operations that fit in flight
   double line_rate = 0;                   ///< bytes per second; 0: unknown
+  Fencing fencing = Fencing::timed;
+  std::int64_t packet_lifetime = 0;  ///< nanoseconds, for a timed fence
 };
 
 /// Memory as one rail knows it: a view for each lane. Where the rail binds nothing, both views are one registration.
@@ -97,12 +113,19 @@ struct Event {
     landed,  ///< a remote write with immediate arrived; its bytes are visible. `context` is null, or a receive it used
              ///< up
     failed,  ///< the operation of `context` failed; `error` says why
+    lost,    ///< the link to `remote` is broken: to be disconnected. `refused`: its machine answers, nobody is there
+    left,    ///< a peer's link to here, `link`, has ended without being fenced
+    rail_down,  ///< this rail's interface cannot carry anything now
+    rail_up,    ///< it can again
   };
   Kind kind = Kind::failed;
   std::uint32_t immediate = 0;
   std::size_t bytes = 0;
   PostContext* context = nullptr;
   int error = 0;  ///< the driver's code, for `describe_error`
+  bool refused = false;
+  RemoteId remote = 0;
+  LinkTag link = {};
 };
 
 class Rail {
@@ -117,8 +140,16 @@ class Rail {
   /// What a peer needs for `connect`. Opaque.
   virtual std::vector<std::byte> address() const = 0;
 
-  virtual Result<RemoteId> connect(std::span<const std::byte> address) = 0;
+  /// Begins a link. Posts to it answer `busy` until it stands; an attempt that fails is a `lost` event, like a link
+  /// that breaks later.
+  virtual Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) = 0;
+  /// Ends a link, also one that was lost. The contexts it still holds come out of `poll` as `failed`, all of them; when
+  /// the last one has, local memory that they named is no longer touched.
   virtual void disconnect(RemoteId remote) = 0;
+  /// At the target: shuts out what a peer sent on the link `tag.id` in its lives up to `tag.epoch`, and refuses such
+  /// lives from now on. True once nothing of them can land any more and all that did has come out of `poll`; false: ask
+  /// again after a poll. Where fencing is timed it only says the latter.
+  virtual bool fence(LinkTag tag) = 0;
 
   virtual Result<Registration> register_memory(std::span<std::byte> memory, Access access) = 0;
   /// No operation on it may be in flight.

@@ -18,6 +18,7 @@ struct Buffer : fabric::PostContext {
   std::uint32_t capacity = 0;
   std::uint32_t bytes = 0;             ///< how much of it is in use: the owner's to set
   Buffer* next = nullptr;              ///< the free list's, or the owner's queue
+  void* owner = nullptr;               ///< the taker's own
   void* const* descriptors = nullptr;  ///< by rail: the block's registrations on the control lanes
 
   /// The first `bytes` of it, to send on that rail.

@@ -35,7 +35,7 @@ bool Program::do_atomic_own(Pair& pair) {
   const std::size_t offset = stage_.layout.own_word(static_cast<std::size_t>(rank_), which);
   const auto ticket = window().atomic_word(pair.flow.target(), offset, op, word.width, operand, compare,
                                            fetches ? &cell_word(cell) : nullptr);
-  if (!accepted(ticket, Kind::atomic_own)) {
+  if (!accepted(ticket, Kind::atomic_own, pair)) {
     if (fetches) free_cells_.push_back(cell);
     return false;
   }
@@ -57,8 +57,8 @@ bool Program::do_atomic_add(Pair& pair) {
     const auto value = static_cast<std::uint32_t>(stage_.random.next());
     const auto ticket =
         window().atomic<std::uint32_t>(target, stage_.layout.shared_word(Layout::kSumWord), AtomicOp::add, value);
-    if (!accepted(ticket, Kind::atomic_add)) return false;
-    there.words.submitted_sum(value);
+    if (!accepted(ticket, Kind::atomic_add, pair)) return false;
+    there.words.submitted_sum(rank_, value);
     track(Kind::atomic_add, pair, ticket.value()).position = pair.flow.mark();
     return true;
   }
@@ -69,11 +69,11 @@ bool Program::do_atomic_add(Pair& pair) {
   const AtomicOp op = percent(50) ? AtomicOp::add : AtomicOp::increment;
   const auto ticket = fetches ? window().fetch_atomic<std::uint64_t>(target, offset, op, &cell_word(cell), 1)
                               : window().atomic<std::uint64_t>(target, offset, op, 1);
-  if (!accepted(ticket, Kind::atomic_add)) {
+  if (!accepted(ticket, Kind::atomic_add, pair)) {
     if (fetches) free_cells_.push_back(cell);
     return false;
   }
-  there.words.submitted_add();
+  there.words.submitted_add(rank_);
   Outstanding& added = track(Kind::atomic_add, pair, ticket.value());
   added.position = pair.flow.mark();
   if (fetches) {
@@ -90,7 +90,7 @@ bool Program::do_atomic_swap(Pair& pair) {
   const std::uint64_t value = (static_cast<std::uint64_t>(rank_ + 1) << 32U) | ++operations_;
   const auto ticket = window().fetch_atomic<std::uint64_t>(
       pair.flow.target(), stage_.layout.shared_word(Layout::kSwapWord), AtomicOp::swap, &cell_word(cell), value);
-  if (!accepted(ticket, Kind::atomic_swap)) {
+  if (!accepted(ticket, Kind::atomic_swap, pair)) {
     free_cells_.push_back(cell);
     return false;
   }
@@ -109,10 +109,11 @@ bool Program::do_atomic_compare(Pair& pair) {
   const auto ticket =
       window().fetch_atomic<std::uint64_t>(pair.flow.target(), stage_.layout.shared_word(Layout::kCompareWord),
                                            AtomicOp::compare_swap, &cell_word(cell), value, pair.compare_seen);
-  if (!accepted(ticket, Kind::atomic_compare_swap)) {
+  if (!accepted(ticket, Kind::atomic_compare_swap, pair)) {
     free_cells_.push_back(cell);
     return false;
   }
+  stage_.targets[static_cast<std::size_t>(pair.flow.target())].words.submitted_compare(value);
   Outstanding& added = track(Kind::atomic_compare_swap, pair, ticket.value());
   added.position = pair.flow.mark();
   added.fetch = Outstanding::Fetch::compare;

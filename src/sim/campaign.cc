@@ -17,10 +17,17 @@ void Totals::add(std::uint64_t seed, const Outcome& outcome) {
   packets += outcome.packets;
   held_out_of_order += outcome.held_out_of_order;
   busy += outcome.busy;
+  links_lost += outcome.links_lost;
+  replayed += outcome.replayed;
+  packets_fenced += outcome.packets_fenced;
+  deaths += outcome.death ? 1U : 0U;
   virtual_seconds += static_cast<double>(outcome.virtual_time) * 1e-9;
   if (findings.clean()) return;
   ++failed_schedules;
-  if (first_failing_seed) return;
+  if (first_failing_seed) {
+    if (more_seeds.size() < kMostSeeds) more_seeds.push_back(seed);
+    return;
+  }
   first_failing_seed = seed;
   first_notes = findings.notes();
 }

@@ -2,8 +2,9 @@
 ///
 /// Operations have a position in the order they were submitted. Evidence (a signal seen, an answer, a completion) that
 /// the operation at a position took effect makes everything that was ordered before it due: it is checked byte for byte
-/// on the spot. A place is used again only after its bytes were found right, as a program would; in between it is
-/// filled with other bytes, so that a write that lands once more is seen even if it brings the same bytes.
+/// on the spot. A place is used again only after its bytes were found right, as a program would; in between, most often
+/// at once, the target fills it with other bytes, so that a write that lands once more is seen even if it brings the
+/// same.
 #pragma once
 
 #include <cstddef>
@@ -62,8 +63,9 @@ class FlowModel {
   /// Whether the bytes are what the put brought; tells early from corrupt.
   void check_read(PutId put, std::span<const std::byte> bytes, std::string_view evidence);
 
-  /// After all is over: every put was seen, every slot and guard is as it should be.
-  void finish();
+  /// After all is over: every put was seen, unless the source died and not `all` of them had to arrive; every slot and
+  /// guard is as it should be.
+  void finish(bool all = true);
   bool all_visible() const { return visible_ == puts_.size(); }
 
  private:
@@ -102,7 +104,7 @@ class FlowModel {
   bool compare(const Put& put, std::span<const std::byte> bytes, std::string_view evidence);
   void check_guards(std::uint32_t slot);
   void check_unused(std::uint32_t index);
-  void fill(std::uint32_t index, Random& random);
+  void fill(std::uint32_t index, std::byte with);
   std::string name() const;
   std::string name(const Put& put) const;
 

@@ -21,7 +21,8 @@ Program::Program(Stage& stage, int rank)
       rank_(rank),
       buffers_(stage.plan.behaviour.large),
       signal_base_(stage.plan.ranks),
-      said_goodbye_(stage.plan.ranks) {
+      said_goodbye_(stage.plan.ranks),
+      lost_(stage.plan.ranks) {
   outstanding_.reserve(stage.plan.behaviour.most_outstanding + 16);
   for (std::uint32_t i = 0; i < kCounters; ++i) free_counters_.push_back(i);
   for (std::uint32_t i = 0; i < kCells; ++i) free_cells_.push_back(i);
@@ -75,9 +76,9 @@ void Program::watch_signals() {
   if (news) stage_.note_change();
   Target& here = stage_.targets[static_cast<std::size_t>(rank_)];
   const std::uint64_t sum = window().read_signal(layout.sum_signal());
-  if (sum < here.sum_seen || sum > here.sum_submitted) {
+  if (sum < here.sum_seen || sum > here.sums.total()) {
     stage_.findings.add(Finding::doubled, fmt::format("rank {}: the sum signal went from {} to {}, {} was submitted",
-                                                      rank_, here.sum_seen, sum, here.sum_submitted));
+                                                      rank_, here.sum_seen, sum, here.sums.total()));
   }
   here.sum_seen = sum;
 }
@@ -109,8 +110,12 @@ void Program::ask_after(std::size_t index) {
   }
   const auto done = window().test(one.ticket, Completion::remote);
   if (!done.ok()) {
-    if (!broken_) stage_.findings.add(Finding::lost, fmt::format("{} failed: {}", name(one), done.error().text()));
-    broken_ = true;
+    if (is_peer_loss(done.error(), one.pair->flow.target())) {
+      give_up(one);
+    } else {
+      if (!broken_) stage_.findings.add(Finding::lost, fmt::format("{} failed: {}", name(one), done.error().text()));
+      broken_ = true;
+    }
     forget(index);
     return;
   }
@@ -150,6 +155,19 @@ void Program::complete(Outstanding& done) {
     }
     free_counters_.push_back(done.counter);
   }
+}
+
+/// Its target is dead. What it used is used again at once: nothing may still read from it or write to it.
+void Program::give_up(Outstanding& failed) {
+  stage_.note_change();
+  if (failed.is_get) {
+    if (failed.put != FlowModel::kNone) failed.pair->flow.end_read(failed.put);
+    buffers_.give(failed.buffer, failed.shift + failed.bytes);
+  } else if (!failed.source_free) {
+    source_is_free(failed);
+  }
+  // Its counter may or may not have advanced: that one is not used again.
+  if (failed.cell != UINT32_MAX) free_cells_.push_back(failed.cell);
 }
 
 void Program::complete_get(Outstanding& done) {
@@ -214,34 +232,37 @@ void Program::report_stuck() {
   }
 }
 
-void Program::finish() {
+/// What one source has done here. What a dead one had begun may be there or not, but only in order.
+void Program::finish_pair(Pair& pair) {
   const Layout& layout = stage_.layout;
+  const int source = pair.flow.source();
+  const auto from = static_cast<std::size_t>(source);
+  const bool all = stage_.fabric().alive(source);
+  pair.adds.finish(window().read_signal(Layout::add_signal(from)) + signal_base_[from], all, stage_.findings);
+  pair.sets.finish(window().read_signal(layout.set_signal(from)), all, stage_.findings);
+  const std::uint64_t shared = window().read_signal(layout.shared_signal(from)) >> Layout::shared_shift(from);
+  pair.shared.finish(shared & kSharedMask, all, stage_.findings);
+  for (std::size_t word = 0; word < Layout::kOwnWords; ++word) {
+    std::uint64_t held = 0;
+    std::memcpy(&held, window().local().data() + layout.own_word(from, word), pair.words[word].width);
+    if (all ? held == pair.words[word].value : pair.words[word].ever_held(held)) continue;
+    stage_.findings.add(Finding::corrupt, fmt::format("rank {} to {}: its atomics made {:#x} of word {}, not {:#x}",
+                                                      source, rank_, held, word, pair.words[word].value));
+  }
+  pair.flow.finish(all);
+}
+
+void Program::finish() {
   const auto memory = window().local();
+  int dead = -1;
   for (int source = 0; source < static_cast<int>(stage_.plan.ranks); ++source) {
-    Pair* pair = stage_.existing_pair(source, rank_);
-    if (pair == nullptr) continue;
-    const auto from = static_cast<std::size_t>(source);
-    pair->adds.finish(window().read_signal(Layout::add_signal(from)) + signal_base_[from], stage_.findings);
-    pair->sets.finish(window().read_signal(layout.set_signal(from)), stage_.findings);
-    const std::uint64_t shared = window().read_signal(layout.shared_signal(from)) >> Layout::shared_shift(from);
-    pair->shared.finish(shared & kSharedMask, stage_.findings);
-    for (std::size_t word = 0; word < Layout::kOwnWords; ++word) {
-      std::uint64_t held = 0;
-      std::memcpy(&held, memory.data() + layout.own_word(from, word), pair->words[word].width);
-      if (held != pair->words[word].value) {
-        stage_.findings.add(Finding::corrupt, fmt::format("rank {} to {}: its atomics made {:#x} of word {}, not {:#x}",
-                                                          source, rank_, held, word, pair->words[word].value));
-      }
-    }
-    pair->flow.finish();
+    if (!stage_.fabric().alive(source)) dead = source;
+    if (Pair* pair = stage_.existing_pair(source, rank_)) finish_pair(*pair);
   }
   Target& here = stage_.targets[static_cast<std::size_t>(rank_)];
-  const std::uint64_t sum = window().read_signal(layout.sum_signal());
-  if (sum != here.sum_submitted) {
-    stage_.findings.add(sum < here.sum_submitted ? Finding::lost : Finding::doubled,
-                        fmt::format("rank {}: the sum signal holds {}, not {}", rank_, sum, here.sum_submitted));
-  }
-  here.words.finish(layout, memory, stage_.findings);
+  const std::uint64_t sum = window().read_signal(stage_.layout.sum_signal());
+  here.sums.finish(sum, UINT64_MAX, dead, fmt::format("rank {}: the sum signal", rank_), stage_.findings);
+  here.words.finish(stage_.layout, memory, dead, stage_.findings);
   const Pattern constant(stage_.plan.seed, static_cast<std::uint64_t>(rank_), 0);
   if (!constant.matches(memory.first(Layout::kConstantBytes))) {
     stage_.findings.add(Finding::corrupt, fmt::format("rank {}: memory that nobody puts to was changed", rank_));

@@ -37,25 +37,6 @@ double resident() {
   return static_cast<double>(pages) * static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
-Plan quiet_plan(std::uint32_t ranks, std::uint32_t rails) {
-  Plan plan;
-  plan.seed = 1;
-  plan.ranks = ranks;
-  plan.rails.assign(ranks, rails);
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    for (std::uint32_t number = 0; number < rails; ++number) {
-      fabric::sim::RailOptions rail;
-      rail.process = static_cast<int>(rank);
-      rail.number = static_cast<int>(number);
-      plan.fabric.rails.push_back(std::move(rail));
-    }
-  }
-  plan.settings.driver = "sim";
-  plan.settings.timeout_ms = 0;
-  plan.settings.threads = "single";
-  return plan;
-}
-
 /// Heap in use that is not the simulator's.
 double used(const Cluster& cluster) {
   return static_cast<double>(allocated()) - static_cast<double>(cluster.fabric.memory_bytes());
@@ -117,10 +98,10 @@ Result<MemoryUse> measure_memory(std::uint32_t ranks, std::uint32_t rails) {
   use.ranks = ranks;
   use.rails = rails;
   std::unique_ptr<Cluster> cluster;
-  const auto two = known_bytes(quiet_plan(2, rails), cluster);
+  const auto two = known_bytes(orderly_plan(2, rails), cluster);
   if (!two) return two.error().copy();
   cluster.reset();
-  const auto all = known_bytes(quiet_plan(ranks, rails), cluster);
+  const auto all = known_bytes(orderly_plan(ranks, rails), cluster);
   if (!all) return all.error().copy();
   use.per_known_peer = (*all - *two) / (ranks - 2);
   use.per_rank = *two - use.per_known_peer;

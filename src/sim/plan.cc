@@ -82,6 +82,9 @@ void draw_settings(Settings& settings, Random& random) {
   settings.window = one_of(random, {4U, 16U, 128U, 1024U, 4096U});
   settings.chunk_min = one_of(random, {256U, 1024U, 4096U, 32768U});
   settings.chunk_max = settings.chunk_min * one_of(random, {1U, 4U, 32U});
+  // Rails are away for 50 us to 50 ms, and not for longer where no other is left.
+  settings.ack_deadline_ms = one_of(random, {1U, 1U, 2U, 5U, 20U});
+  settings.peer_timeout_ms = 3'000;
 }
 
 /// Long enough, in pieces small enough, for the sequence numbers of an immediate to go round.
@@ -148,13 +151,33 @@ Plan make_plan(std::uint64_t seed, const ScenarioOptions& options) {
   if (plan.ranks == 2 && random.chance(0.02)) make_long(plan);
   if (options.operations != 0) plan.behaviour.operations = options.operations;
   plan.fabric.seed = random.next();
+  plan.fabric.fence_works = options.fence;
   if (options.any_faults) {
     for (const auto& kind : fabric::sim::fault_kinds()) {
-      if (random.chance(0.5)) kind.apply(plan.fabric, random);
+      if (random.chance(kind.share)) kind.apply(plan.fabric, random);
     }
   } else {
     for (const auto* kind : options.faults) kind->apply(plan.fabric, random);
   }
+  return plan;
+}
+
+Plan orderly_plan(std::uint32_t ranks, std::uint32_t rails) {
+  Plan plan;
+  plan.seed = 1;
+  plan.ranks = ranks;
+  plan.rails.assign(ranks, rails);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    for (std::uint32_t number = 0; number < rails; ++number) {
+      RailOptions rail;
+      rail.process = static_cast<int>(rank);
+      rail.number = static_cast<int>(number);
+      plan.fabric.rails.push_back(std::move(rail));
+    }
+  }
+  plan.settings.driver = "sim";
+  plan.settings.timeout_ms = 0;
+  plan.settings.threads = "single";
   return plan;
 }
 

@@ -20,6 +20,7 @@ struct ScenarioOptions {
   std::uint32_t operations = 0;                       ///< of all ranks together; 0: drawn
   bool any_faults = true;                             ///< each schedule draws which of the known kinds it has
   std::vector<const fabric::sim::FaultKind*> faults;  ///< otherwise: these
+  bool fence = true;                                  ///< false: fences shut nothing out, to see what they are for
 };
 
 /// How the program that runs on the world behaves.
@@ -69,5 +70,8 @@ inline constexpr std::size_t kKinds = 14;
 const char* to_string(Kind kind);
 
 Plan make_plan(std::uint64_t seed, const ScenarioOptions& options);
+
+/// A world of equal rails in which nothing goes wrong, to be changed as needed.
+Plan orderly_plan(std::uint32_t ranks, std::uint32_t rails);
 
 }  // namespace railyard::sim

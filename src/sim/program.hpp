@@ -20,6 +20,8 @@ class Program {
   void turn();
   /// Makes progress and looks on, for the end of a run.
   void look_around();
+  /// Its process has not died. A dead one must not be asked for anything.
+  bool alive() const { return stage_.fabric().alive(rank_); }
   /// Nothing of this rank is under way.
   bool idle() const { return outstanding_.empty(); }
   /// Sends a last signal to each target that lacks one; false: not all of them could be sent yet.
@@ -73,7 +75,8 @@ class Program {
   bool prepare(Pair& pair, std::size_t bytes, Payload& payload);
   bool prepare_for_slot(std::uint32_t slot, std::size_t bytes, Payload& payload);
   void abandon(const Payload& payload);
-  bool accepted(const Result<Ticket>& result, Kind kind);
+  bool accepted(const Result<Ticket>& result, Kind kind, const Pair& pair);
+  bool is_peer_loss(const Error& error, int target);
   Outstanding& track(Kind kind, Pair& pair, const Ticket& ticket);
   Outstanding& track_put(Kind kind, Pair& pair, const Ticket& ticket, const Payload& payload, bool relaxed);
   SignalUpdate draw_signal(Pair& pair, int& which);
@@ -105,6 +108,8 @@ class Program {
   void ask_quiet();
   void source_is_free(Outstanding& done);
   void complete(Outstanding& done);
+  void give_up(Outstanding& failed);
+  void finish_pair(Pair& pair);
   void complete_get(Outstanding& done);
   void complete_fetch(Outstanding& done);
   bool check_counter(Outstanding& one);
@@ -128,6 +133,7 @@ class Program {
   std::vector<std::uint32_t> free_cells_;
   std::array<std::uint64_t, kCells> cells_{};
   std::vector<bool> said_goodbye_;  ///< by target
+  std::vector<bool> lost_;          ///< by target: the library has said that it is gone
   std::uint64_t operations_ = 0;
   std::size_t next_asked_ = 0;
   std::int64_t asleep_until_ = 0;

@@ -13,11 +13,13 @@ namespace railyard::sim {
 namespace {
 
 /// Nothing changes for so long in virtual time: what is under way then is lost.
-constexpr std::int64_t kPatience = 5'000'000'000;
+constexpr std::int64_t kPatience = 60'000'000'000;
 constexpr std::int64_t kFirstIdle = 10'000;
 constexpr std::int64_t kMostIdle = 10'000'000;
 /// Rounds without a packet before a world counts as silent: acknowledgements may wait for a few passes.
 constexpr int kSilentRounds = 64;
+/// Links that are down are tried again for ever, so silence may never come; what was held back has landed by then.
+constexpr std::int64_t kMostSettling = 1'000'000'000;
 
 class Run {
  public:
@@ -29,13 +31,17 @@ class Run {
 
   void play() {
     if (act() && drain()) settle();
-    for (auto& program : programs_) program->finish();
+    for (auto& program : programs_) {
+      if (program->alive()) program->finish();
+    }
   }
 
  private:
   bool stuck() {
     if (stage_.fabric().now() - stage_.last_change < kPatience) return false;
-    for (auto& program : programs_) program->report_stuck();
+    for (auto& program : programs_) {
+      if (program->alive()) program->report_stuck();
+    }
     return true;
   }
 
@@ -46,7 +52,7 @@ class Run {
           static_cast<std::int64_t>(stage_.random.below(static_cast<std::uint64_t>(stage_.plan.behaviour.turn))));
       return;
     }
-    if (fabric.step()) {
+    if (fabric.step_within(idle_)) {
       idle_ = kFirstIdle;
       return;
     }
@@ -60,7 +66,10 @@ class Run {
     const std::size_t ranks = programs_.size();
     while (stage_.operations < stage_.plan.behaviour.operations) {
       const std::size_t first = stage_.random.below(ranks);
-      for (std::size_t i = 0; i < ranks; ++i) programs_[(first + i) % ranks]->turn();
+      for (std::size_t i = 0; i < ranks; ++i) {
+        Program& program = *programs_[(first + i) % ranks];
+        if (program.alive()) program.turn();
+      }
       let_time_pass();
       if (stuck()) return false;
     }
@@ -72,6 +81,7 @@ class Run {
     for (;;) {
       bool done = true;
       for (auto& program : programs_) {
+        if (!program->alive()) continue;
         done = program->say_goodbye() && done;
         program->look_around();
         done = program->idle() && done;
@@ -84,13 +94,14 @@ class Run {
 
   /// Until the network is silent, so that whatever is late has landed before the last look.
   void settle() {
-    for (int silent = 0; silent < kSilentRounds; ++silent) {
-      for (auto& program : programs_) program->look_around();
-      if (stage_.fabric().anything_ready() || stage_.fabric().step()) {
-        silent = 0;
-      } else {
-        stage_.fabric().advance(kFirstIdle);
+    auto& fabric = stage_.fabric();
+    const std::int64_t until = fabric.now() + kMostSettling;
+    for (int silent = 0; silent < kSilentRounds && fabric.now() < until; ++silent) {
+      for (auto& program : programs_) {
+        if (program->alive()) program->look_around();
       }
+      if (fabric.anything_ready() || fabric.packets_in_network() > 0) silent = 0;
+      let_time_pass();
     }
   }
 
@@ -113,6 +124,8 @@ Result<Outcome> run_schedule(std::uint64_t seed, const ScenarioOptions& options)
   for (const World& world : stage.cluster->worlds) {
     const WorldStatistics statistics = world.statistics();
     outcome.held_out_of_order += statistics.held_out_of_order;
+    outcome.links_lost += statistics.links_lost;
+    outcome.replayed += statistics.units_replayed;
     if (statistics.dropped_malformed != 0) {
       stage.findings.add(Finding::violation, fmt::format("rank {} dropped {} malformed messages", world.rank(),
                                                          statistics.dropped_malformed));
@@ -124,7 +137,7 @@ Result<Outcome> run_schedule(std::uint64_t seed, const ScenarioOptions& options)
   const auto& fabric = stage.fabric().statistics();
   for (int fault = 1; fault < fabric::sim::kFaults; ++fault) {
     const std::uint64_t count = fabric.faults[static_cast<std::size_t>(fault)];
-    if (fault == fabric::sim::kFaultUnreachable || count == 0) continue;
+    if (!fabric::sim::is_violation(fault) || count == 0) continue;
     stage.findings.add(Finding::violation,
                        fmt::format("{} accesses refused: {}", count, fabric::sim::fault_text(fault)));
   }
@@ -135,6 +148,9 @@ Result<Outcome> run_schedule(std::uint64_t seed, const ScenarioOptions& options)
   }
   outcome.packets = fabric.packets;
   outcome.busy = fabric.busy;
+  outcome.packets_fenced = fabric.fenced;
+  outcome.death = std::ranges::any_of(stage.plan.fabric.deaths,
+                                      [&](const auto& death) { return !stage.fabric().alive(death.process); });
   outcome.operations = stage.operations;
   outcome.findings = std::move(stage.findings);
   return outcome;

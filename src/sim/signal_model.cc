@@ -24,9 +24,9 @@ bool SignalModel::observe(std::uint64_t value, Findings& findings) {
   return true;
 }
 
-void SignalModel::finish(std::uint64_t value, Findings& findings) {
+void SignalModel::finish(std::uint64_t value, bool all, Findings& findings) {
   observe(value, findings);
-  if (broken_ || seen_ == steps_.size()) return;
+  if (!all || broken_ || seen_ == steps_.size()) return;
   findings.add(Finding::lost, fmt::format("rank {} to {}: {} of {} signals to {} were applied", flow_->source(),
                                           flow_->target(), seen_, steps_.size(), name_));
 }

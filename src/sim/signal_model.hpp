@@ -21,8 +21,8 @@ class SignalModel {
   std::uint64_t newest() const { return steps_.empty() ? 0 : steps_.back().value; }
   /// The target has seen `value`. True when it is news.
   bool observe(std::uint64_t value, Findings& findings);
-  /// All is over: `value` must be the newest.
-  void finish(std::uint64_t value, Findings& findings);
+  /// All is over: `value` must be the newest, unless the source died and not `all` of its signals had to arrive.
+  void finish(std::uint64_t value, bool all, Findings& findings);
 
  private:
   struct Step {

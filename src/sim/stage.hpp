@@ -32,9 +32,9 @@ struct Pair {
 
 /// What every rank does to one target's common words.
 struct Target {
-  explicit Target(int rank, std::size_t ranks) : words(rank, ranks) {}
+  explicit Target(int rank, std::size_t ranks) : words(rank, ranks), sums(ranks) {}
   SharedWords words;
-  std::uint64_t sum_submitted = 0;
+  SumModel sums;  ///< of the sum signal
   std::uint64_t sum_seen = 0;
 };
 

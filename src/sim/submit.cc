@@ -21,9 +21,12 @@ int Program::draw_target() {
   const Behaviour& behaviour = stage_.plan.behaviour;
   const auto ranks = stage_.plan.ranks;
   if (percent(behaviour.self_percent) || ranks == 1) return rank_;
-  if (rank_ != 0 && percent(behaviour.hot_percent)) return 0;
-  const auto other = static_cast<int>(draw(ranks - 1));
-  return other < rank_ ? other : other + 1;
+  int target = 0;
+  if (rank_ == 0 || !percent(behaviour.hot_percent)) {
+    target = static_cast<int>(draw(ranks - 1));
+    if (target >= rank_) ++target;
+  }
+  return lost_[static_cast<std::size_t>(target)] ? rank_ : target;
 }
 
 Kind Program::draw_kind() {
@@ -80,18 +83,26 @@ bool Program::prepare_for_slot(std::uint32_t slot, std::size_t bytes, Payload& p
 
 void Program::abandon(const Payload& payload) { buffers_.give(payload.buffer, payload.shift + payload.bytes); }
 
-bool Program::accepted(const Result<Ticket>& result, Kind kind) {
+bool Program::accepted(const Result<Ticket>& result, Kind kind, const Pair& pair) {
   if (result.ok()) {
     ++stage_.operations;
     stage_.note_change();
     return true;
   }
-  if (result.status() != Status::busy && !broken_) {
+  if (result.status() != Status::busy && !is_peer_loss(result.error(), pair.flow.target()) && !broken_) {
     broken_ = true;
     stage_.findings.add(Finding::lost,
                         fmt::format("rank {}: a {} was refused: {}", rank_, to_string(kind), result.error().text()));
   }
   return false;
+}
+
+/// Whether the error says that the target is gone, and it is. Nothing more is submitted to it then.
+bool Program::is_peer_loss(const Error& error, int target) {
+  if (error.status() != Status::peer_lost || target < 0 || error.where().peer != target) return false;
+  if (stage_.fabric().alive(target)) return false;
+  lost_[static_cast<std::size_t>(target)] = true;
+  return true;
 }
 
 Program::Outstanding& Program::track(Kind kind, Pair& pair, const Ticket& ticket) {
@@ -140,7 +151,7 @@ void Program::record_signal(Pair& pair, const SignalUpdate& update, int which, F
       pair.shared.submitted(pair.shared.newest() + 1, position);
       break;
     case kSum:
-      stage_.targets[static_cast<std::size_t>(pair.flow.target())].sum_submitted += update.value;
+      stage_.targets[static_cast<std::size_t>(pair.flow.target())].sums.submitted(rank_, update.value);
       break;
     default:
       pair.adds.submitted(pair.adds.newest() + update.value, position);
@@ -160,7 +171,7 @@ bool Program::do_put_signal(Kind kind, Pair& pair) {
       counter != UINT32_MAX
           ? window().put_signal_counter(pair.flow.target(), offset, payload.source, payload.bytes, update, count)
           : window().put_signal(pair.flow.target(), offset, payload.source, payload.bytes, update);
-  if (!accepted(ticket, kind)) {
+  if (!accepted(ticket, kind, pair)) {
     abandon(payload);
     if (counter != UINT32_MAX) free_counters_.push_back(counter);
     return false;
@@ -183,7 +194,7 @@ bool Program::do_signal(Pair& pair) {
   // Two ways to say the same.
   const auto ticket = percent(50) ? window().signal(pair.flow.target(), update)
                                   : window().put_signal(pair.flow.target(), 0, nullptr, 0, update);
-  if (!accepted(ticket, Kind::signal)) return false;
+  if (!accepted(ticket, Kind::signal, pair)) return false;
   Outstanding& added = track(Kind::signal, pair, ticket.value());
   added.position = pair.flow.mark();
   record_signal(pair, update, which, added.position);
@@ -199,7 +210,7 @@ bool Program::do_put(Kind kind, Pair& pair) {
   const auto ticket = counter != UINT32_MAX
                           ? window().put_counter(pair.flow.target(), offset, payload.source, payload.bytes, count)
                           : window().put(pair.flow.target(), offset, payload.source, payload.bytes);
-  if (!accepted(ticket, kind)) {
+  if (!accepted(ticket, kind, pair)) {
     abandon(payload);
     if (counter != UINT32_MAX) free_counters_.push_back(counter);
     return false;
@@ -216,7 +227,7 @@ bool Program::do_put(Kind kind, Pair& pair) {
 bool Program::fence(Pair& pair) {
   const auto fenced = percent(80) ? window().fence(pair.flow.target()) : window().fence();
   if (!fenced.ok()) {
-    if (fenced.status() != Status::busy) {
+    if (fenced.status() != Status::busy && !is_peer_loss(fenced.error(), fenced.error().where().peer)) {
       stage_.findings.add(Finding::lost, fmt::format("rank {}: a fence was refused: {}", rank_, fenced.error().text()));
     }
     return false;
@@ -232,7 +243,7 @@ bool Program::do_relaxed(Pair& pair) {
     if (!prepare(pair, draw_size(), payload)) break;
     const auto ticket = window().put(pair.flow.target(), pair.flow.slot_offset(payload.slot), payload.source,
                                      payload.bytes, Order::relaxed);
-    if (!accepted(ticket, Kind::relaxed)) {
+    if (!accepted(ticket, Kind::relaxed, pair)) {
       abandon(payload);
       break;
     }
@@ -251,7 +262,7 @@ bool Program::do_overwrite(Pair& pair) {
   const bool relaxed = percent(30);
   const Order order = relaxed ? Order::relaxed : Order::ordered;
   const auto ticket = window().put(pair.flow.target(), offset, first.source, first.bytes, order);
-  if (!accepted(ticket, Kind::overwrite)) {
+  if (!accepted(ticket, Kind::overwrite, pair)) {
     abandon(first);
     return false;
   }
@@ -259,7 +270,7 @@ bool Program::do_overwrite(Pair& pair) {
   Payload second;
   if (!fence(pair) || !prepare_for_slot(first.slot, first.bytes, second)) return true;
   const auto again = window().put(pair.flow.target(), offset, second.source, second.bytes, order);
-  if (!accepted(again, Kind::overwrite)) {
+  if (!accepted(again, Kind::overwrite, pair)) {
     abandon(second);
     return true;
   }
@@ -277,7 +288,7 @@ bool Program::do_put_value(Pair& pair) {
   pattern.fill(std::span(value).first(bytes));
   const auto ticket = window().put_value(pair.flow.target(), pair.flow.slot_offset(slot), value.data(), bytes);
   value.fill(Buffers::kSpoilt);  // the value was taken at the call
-  if (!accepted(ticket, Kind::put_value)) return false;
+  if (!accepted(ticket, Kind::put_value, pair)) return false;
   Outstanding& added = track(Kind::put_value, pair, ticket.value());
   added.put = pair.flow.put(slot, bytes, pattern, false, to_string(Kind::put_value), operation);
   return true;
@@ -292,7 +303,7 @@ bool Program::do_get(Pair& pair) {
   const auto memory = buffers_.memory(buffer);
   const std::size_t shift = draw(std::min(memory.size() - bytes, kMostShift) + 1);
   const auto ticket = window().get(pair.flow.target(), offset, memory.data() + shift, bytes);
-  if (!accepted(ticket, Kind::get)) {
+  if (!accepted(ticket, Kind::get, pair)) {
     buffers_.give(buffer, 0);
     return false;
   }
@@ -310,7 +321,7 @@ bool Program::do_put_get(Pair& pair) {
   if (!prepare(pair, draw_size(), payload)) return false;
   const auto ticket =
       window().put(pair.flow.target(), pair.flow.slot_offset(payload.slot), payload.source, payload.bytes);
-  if (!accepted(ticket, Kind::put_get)) {
+  if (!accepted(ticket, Kind::put_get, pair)) {
     abandon(payload);
     return false;
   }
@@ -325,7 +336,7 @@ bool Program::get_slot(Pair& pair, FlowModel::PutId put, std::uint32_t slot, std
   ++operations_;
   const auto ticket =
       window().get(pair.flow.target(), pair.flow.slot_offset(slot), buffers_.memory(buffer).data(), bytes);
-  if (!accepted(ticket, Kind::put_get)) {
+  if (!accepted(ticket, Kind::put_get, pair)) {
     buffers_.give(buffer, 0);
     return false;
   }
@@ -381,17 +392,18 @@ bool Program::say_goodbye() {
   bool all = true;
   for (int target = 0; target < static_cast<int>(stage_.plan.ranks); ++target) {
     Pair* pair = stage_.existing_pair(rank_, target);
-    if (pair == nullptr || said_goodbye_[static_cast<std::size_t>(target)]) continue;
+    const auto index = static_cast<std::size_t>(target);
+    if (pair == nullptr || said_goodbye_[index] || lost_[index]) continue;
     const SignalUpdate update{Layout::add_signal(static_cast<std::size_t>(rank_)), 1, SignalOp::add};
     const auto ticket = window().signal(target, update);
-    if (!accepted(ticket, Kind::signal)) {
-      all = all && broken_;
+    if (!accepted(ticket, Kind::signal, *pair)) {
+      all = all && (broken_ || lost_[index]);
       continue;
     }
     Outstanding& added = track(Kind::signal, *pair, ticket.value());
     added.position = pair->flow.mark();
     record_signal(*pair, update, kAdd, added.position);
-    said_goodbye_[static_cast<std::size_t>(target)] = true;
+    said_goodbye_[index] = true;
   }
   return all;
 }

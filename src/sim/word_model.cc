@@ -23,14 +23,17 @@ std::uint64_t repeats(const std::vector<std::uint64_t>& sorted) {
   return count;
 }
 
-Finding less_or_more(std::uint64_t found, std::uint64_t expected) {
-  return found < expected ? Finding::lost : Finding::doubled;
+/// What was taken out of a word was put in, once; and where everything is known, all that was put in was taken out.
+bool fits(const std::vector<std::uint64_t>& sorted_in, const std::vector<std::uint64_t>& sorted_out, bool all) {
+  if (all) return sorted_in == sorted_out;
+  return repeats(sorted_out) == 0 && std::ranges::includes(sorted_in, sorted_out);
 }
 
 }  // namespace
 
 std::uint64_t OwnWord::apply(AtomicOp op, std::uint64_t operand, std::uint64_t compare) {
   const std::uint64_t before = value;
+  history.push_back(before);
   switch (op) {
     case AtomicOp::add:
       value += operand;
@@ -61,20 +64,33 @@ std::uint64_t OwnWord::apply(AtomicOp op, std::uint64_t operand, std::uint64_t c
   return before;
 }
 
-void SharedWords::finish(const Layout& layout, std::span<const std::byte> memory, Findings& findings) {
-  finish_add(load<std::uint64_t>(memory, layout.shared_word(Layout::kAddWord)), findings);
-  finish_swap(load<std::uint64_t>(memory, layout.shared_word(Layout::kSwapWord)), findings);
-  finish_compare(load<std::uint64_t>(memory, layout.shared_word(Layout::kCompareWord)), findings);
-  const auto sum = load<std::uint32_t>(memory, layout.shared_word(Layout::kSumWord));
-  if (sum != sum_) {
-    findings.add(less_or_more(sum, sum_), fmt::format("rank {}: the sum word holds {}, not {}", target_, sum, sum_));
+void SumModel::finish(std::uint64_t found, std::uint64_t mask, int dead, const std::string& name,
+                      Findings& findings) const {
+  std::uint64_t expected = total_ & mask;
+  if (found == expected) return;
+  if (dead >= 0) {
+    // Without the dead one's; then with one after the other.
+    const auto& uncertain = added_[static_cast<std::size_t>(dead)];
+    for (const std::uint64_t value : uncertain) expected -= value;
+    for (std::size_t i = 0; (expected & mask) != found && i < uncertain.size(); ++i) expected += uncertain[i];
+    if ((expected & mask) == found) return;
+    expected &= mask;
   }
+  findings.add(found < expected ? Finding::lost : Finding::doubled,
+               fmt::format("{} holds {}, not {}", name, found, expected));
 }
 
-void SharedWords::finish_add(std::uint64_t word, Findings& findings) {
-  if (word != adds_) {
-    findings.add(less_or_more(word, adds_), fmt::format("rank {}: {} adds made {}", target_, adds_, word));
-  }
+void SharedWords::finish(const Layout& layout, std::span<const std::byte> memory, int dead, Findings& findings) {
+  adds_.finish(load<std::uint64_t>(memory, layout.shared_word(Layout::kAddWord)), UINT64_MAX, dead,
+               fmt::format("rank {}: the word of adds", target_), findings);
+  sums_.finish(load<std::uint32_t>(memory, layout.shared_word(Layout::kSumWord)), UINT32_MAX, dead,
+               fmt::format("rank {}: the sum word", target_), findings);
+  finish_fetched(findings);
+  finish_swap(load<std::uint64_t>(memory, layout.shared_word(Layout::kSwapWord)), dead < 0, findings);
+  finish_compare(load<std::uint64_t>(memory, layout.shared_word(Layout::kCompareWord)), dead < 0, findings);
+}
+
+void SharedWords::finish_fetched(Findings& findings) {
   std::vector<std::uint64_t> all;
   for (std::size_t source = 0; source < fetched_.size(); ++source) {
     auto& fetched = fetched_[source];
@@ -85,9 +101,9 @@ void SharedWords::finish_add(std::uint64_t word, Findings& findings) {
         findings.add(Finding::corrupt, fmt::format("rank {} to {}: fetched {} and then {} from a word that only grows",
                                                    source, target_, fetched[i - 1].before, fetched[i].before));
       }
-      if (fetched[i].before >= adds_) {
+      if (fetched[i].before >= adds_.total()) {
         findings.add(Finding::doubled, fmt::format("rank {} to {}: fetched {}, but only {} adds were sent", source,
-                                                   target_, fetched[i].before, adds_));
+                                                   target_, fetched[i].before, adds_.total()));
       }
     }
   }
@@ -97,7 +113,7 @@ void SharedWords::finish_add(std::uint64_t word, Findings& findings) {
   }
 }
 
-void SharedWords::finish_swap(std::uint64_t word, Findings& findings) {
+void SharedWords::finish_swap(std::uint64_t word, bool all, Findings& findings) {
   // Everything that was ever in the word was taken out once, but for what is in it now.
   std::vector<std::uint64_t> in = swapped_in_;
   std::vector<std::uint64_t> out = swapped_out_;
@@ -105,27 +121,28 @@ void SharedWords::finish_swap(std::uint64_t word, Findings& findings) {
   out.push_back(word);
   std::ranges::sort(in);
   std::ranges::sort(out);
-  if (in == out) return;
+  if (fits(in, out, all)) return;
   findings.add(
       repeats(out) > 0 ? Finding::doubled : Finding::lost,
       fmt::format("rank {}: {} swaps do not form a chain that ends in {:#x}", target_, swapped_in_.size(), word));
 }
 
-void SharedWords::finish_compare(std::uint64_t word, Findings& findings) {
+void SharedWords::finish_compare(std::uint64_t word, bool all, Findings& findings) {
   // The successful ones form a chain from zero to what the word holds; what the others found was in it.
   std::vector<std::uint64_t> out{word};
   std::vector<std::uint64_t> in{0};
   for (const Compared& one : compared_) {
     if (one.before != one.compare) continue;
     out.push_back(one.before);
-    in.push_back(one.value);
+    if (all) in.push_back(one.value);
   }
+  if (!all) in.insert(in.end(), offered_.begin(), offered_.end());
   std::ranges::sort(in);
   std::ranges::sort(out);
-  if (in != out) {
+  if (!fits(in, out, all)) {
     findings.add(repeats(out) > 0 ? Finding::doubled : Finding::lost,
                  fmt::format("rank {}: {} successful compare-swaps do not form a chain that ends in {:#x}", target_,
-                             in.size() - 1, word));
+                             out.size() - 1, word));
   }
   for (const Compared& one : compared_) {
     if (!std::ranges::binary_search(in, one.before)) {

@@ -68,12 +68,31 @@ void Engine::release_operation(Operation* operation) {
   operations_.give(operation);
 }
 
+/// A unit of a failed flow that no rail holds any more.
+void Engine::give_up_unit(Unit* unit) {
+  leave_flight(*unit, false);
+  if (!unit->finished) {
+    unit->finished = true;
+    --unit->operation->unfinished;
+  }
+  release_unit(unit);
+}
+
 void Engine::fail_flow(Flow& flow, Error error) {
   if (flow.failed.load(std::memory_order_relaxed)) return;
   flow.error = std::move(error);
+  flow.lost_operations.store(flow.outstanding.load(std::memory_order_relaxed) != 0, std::memory_order_relaxed);
   // Release: whoever sees `failed` sees the error.
   flow.failed.store(true, std::memory_order_release);
   any_failed_.store(true, std::memory_order_release);
+  // What waits outside the sequence is in no other list; the rest of `replay` is also unacknowledged.
+  for (auto* waiting : {&flow.parked, &flow.replay}) {
+    for (Unit* unit : *waiting) {
+      const auto kind = unit->operation->kind;
+      if (kind == Operation::Kind::read || kind == Operation::Kind::relaxed_write) give_up_unit(unit);
+    }
+    waiting->clear();
+  }
   while (!flow.unacknowledged.empty()) {
     Unit* unit = flow.unacknowledged.pop();
     unit->finished = true;

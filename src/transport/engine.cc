@@ -16,7 +16,9 @@ constexpr std::size_t kFramesPerBlock = 64;
 constexpr std::size_t kMostFrames =
     65536;  // unacknowledged or waiting, all peers together; one flow: kMostFrames of submit.cc
 constexpr std::size_t kMostReceives = 16384;  // posted or held
-constexpr std::size_t kMostReports = 64;
+constexpr std::size_t kMostReports = 256;
+constexpr std::size_t kReportsPerBlock = 64;
+constexpr std::int64_t kLookEvery = 1'000'000;  // nanoseconds between two looks at the links
 constexpr std::size_t kOperationsPerBlock = 64;
 constexpr std::size_t kMostOperations = 131072;
 constexpr std::size_t kUnitsPerBlock = 64;
@@ -64,6 +66,10 @@ Result<void> Engine::start() {
   inline_bytes_ = std::clamp<std::size_t>(settings_.inline_bytes, sizeof(std::uint64_t), wire::kFrameBytes - overhead);
   window_ = std::clamp<std::uint32_t>(settings_.window, kFirstGrant, wire::kMaxWindow);
   events_.resize(std::max<std::uint32_t>(settings_.batch, 1));
+  failover_ = settings_.failover != "off";
+  deadline_floor_ = std::int64_t{settings_.ack_deadline_ms} * 1'000'000;
+  peer_timeout_ = std::int64_t{settings_.peer_timeout_ms} * 1'000'000;
+  looked_at_ = clock_->now();
 
   auto frames = memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock, kMostFrames);
   if (!frames) return std::move(frames.error());
@@ -75,7 +81,7 @@ Result<void> Engine::start() {
       memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock, budget + kReceivesPerRail * rails_.size());
   if (!receives) return std::move(receives.error());
   receives_.emplace(std::move(*receives));
-  auto reports = memory::Slab::open(rail_views_, wire::padded(wire::kRecordsAt), kMostReports, kMostReports);
+  auto reports = memory::Slab::open(rail_views_, wire::kNoticeBytes, kReportsPerBlock, kMostReports);
   if (!reports) return std::move(reports.error());
   reports_.emplace(std::move(*reports));
   cache_ = std::make_unique<memory::RegionCache>(rail_views_);
@@ -92,8 +98,9 @@ Result<void> Engine::start() {
 }
 
 Engine::~Engine() {
+  say_goodbye();
   for (const auto& flow : flow_storage_) {
-    for (const Link& link : flow->links) rails_[link.rail()]->disconnect(link.remote());
+    for (const Link& link : flow->links) drop_link(link);
   }
   // From here on nothing touches the buffers and contexts that are still posted; they go after this.
   for (const auto& rail : rails_) rail->stop();
@@ -122,17 +129,18 @@ Result<Flow*> Engine::make_flow(int peer) {
   flow->session_in = session(found->identity, identity_);
   if (pairs.size() > kMostLinks) pairs.resize(kMostLinks);
   const LinkLimits limits{settings_.chunk_min, settings_.chunk_max, pairs.size() == 1};
+  // Any link may have to carry on what another began: no piece is longer than the shortest limit.
+  std::size_t most = SIZE_MAX;
+  for (const auto& [local, remote] : pairs) most = std::min(most, rails_[local]->capabilities().max_write);
+  flow->max_write = most;
+  flow->links.reserve(pairs.size());
   for (const auto& [local, remote] : pairs) {
-    const auto connected = rails_[local]->connect(found->rails[remote].address);
-    if (!connected) {
-      for (const Link& link : flow->links) rails_[link.rail()]->disconnect(link.remote());
-      return Error(
-          connected.status(),
-          fmt::format("rail {} cannot reach rank {}: {}", rails_[local]->name(), peer, connected.error().message()),
-          {.peer = peer, .rail = local, .operation = "connect"});
+    flow->links.emplace_back(local, remote, rails_[local]->capabilities().line_rate, most, limits);
+    if (auto connected = connect_link(*flow, flow->links.back(), *found); !connected) {
+      flow->links.pop_back();
+      for (const Link& link : flow->links) drop_link(link);
+      return std::move(connected.error());
     }
-    const auto& capabilities = rails_[local]->capabilities();
-    flow->links.emplace_back(local, remote, *connected, capabilities.line_rate, capabilities.max_write, limits);
   }
   flow->first_link = static_cast<std::uint32_t>(rank_ + peer) % static_cast<std::uint32_t>(flow->links.size());
   flow->first_piece = flow->first_link;
@@ -142,6 +150,32 @@ Result<Flow*> Engine::make_flow(int peer) {
   // Release: pairs with `existing_flow`.
   flows_[static_cast<std::size_t>(peer)].store(raw, std::memory_order_release);
   return raw;
+}
+
+Result<void> Engine::connect_link(Flow& flow, Link& link, const PeerAddress& peer) {
+  fabric::Rail& rail = *rails_[link.rail()];
+  if (link.remote_rail() >= peer.rails.size()) {
+    return Error(Status::not_found, fmt::format("rank {} has no rail {}", flow.peer, link.remote_rail()));
+  }
+  const auto connected = rail.connect(peer.rails[link.remote_rail()].address, tag_of(flow, link));
+  if (!connected) {
+    return Error(connected.status(),
+                 fmt::format("rail {} cannot reach rank {}: {}", rail.name(), flow.peer, connected.error().message()),
+                 {.peer = flow.peer, .rail = link.rail(), .operation = "connect"});
+  }
+  auto& refs = rail_states_[link.rail()].links;
+  if (refs.size() <= *connected) refs.resize(*connected + 1);
+  refs[*connected] = {&flow, static_cast<std::uint16_t>(&link - flow.links.data())};
+  link.restart(*connected);
+  link.health.stood = false;
+  link.health.since = beat_;
+  return {};
+}
+
+void Engine::drop_link(const Link& link) {
+  if (link.health.state == LinkState::down) return;
+  rail_states_[link.rail()].links[link.remote()] = {};
+  rails_[link.rail()]->disconnect(link.remote());
 }
 
 std::uint32_t Engine::session(const Identity& from, const Identity& to) const {
@@ -166,6 +200,9 @@ bool Engine::progress() {
   if (!active_.empty() && transmit()) ++happened;
   idle_passes_ = happened == 0 ? idle_passes_ + 1 : 0;
   if (!reporting_.empty() && report(idle_passes_ >= 1)) ++happened;
+  if (!noticing_.empty() && send_pongs()) ++happened;
+  if (!fence_requests_.empty() && answer_fences()) ++happened;
+  if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
   return happened != 0;
 }
 
@@ -193,9 +230,15 @@ void Engine::post_receives(std::size_t rail) {
 WorldStatistics Engine::statistics() const {
   WorldStatistics copy = counts_;
   for (const RailState& rail : rail_states_) copy.rails.push_back(rail.statistics);
+  for (std::size_t i = 0; i < rails_.size(); ++i) copy.rails[i].up = !rail_states_[i].down;
   for (const auto& flow : flow_storage_) {
-    for (const Link& link : flow->links)
-      copy.rails[link.rail()].rate = std::max(copy.rails[link.rail()].rate, link.rate());
+    for (const Link& link : flow->links) {
+      RailStatistics& rail = copy.rails[link.rail()];
+      rail.rate = std::max(rail.rate, link.rate());
+      rail.deadline = std::max(rail.deadline, static_cast<double>(link.deadline(deadline_floor_)) * 1e-9);
+      ++rail.links;
+      if (!link.up()) ++rail.links_down;
+    }
   }
   return copy;
 }

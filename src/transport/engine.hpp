@@ -2,8 +2,8 @@
 /// section 3 lives here, once, for all drivers. It owns no thread: whoever holds the baton moves it on.
 ///
 /// One pass (`progress`): poll every rail (at most a batch each), apply what arrived in sequence, post what waits, send
-/// acknowledgements that found no frame to ride on. Handlers of arrivals only change state; posting happens in
-/// `transmit` alone (promise 7).
+/// acknowledgements that found no frame to ride on, and once a millisecond look after the links (docs/failover.md).
+/// Handlers of arrivals only change state; posting happens after them (promise 7).
 #pragma once
 
 #include <atomic>
@@ -141,6 +141,8 @@ class Engine {
   std::uint64_t outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
   bool any_failed() const { return any_failed_.load(std::memory_order_acquire); }
+  /// The peer that was lost last (not one that has left); -1: none.
+  int last_lost() const { return last_lost_.load(std::memory_order_acquire); }
 
   /// Passes between two looks at the clock in a wait.
   static constexpr std::uint32_t kPassesPerLook = 16;
@@ -151,11 +153,24 @@ class Engine {
   bool wait_until(Done&& done, std::int64_t nanoseconds);
 
  private:
+  struct LinkRef {
+    Flow* flow = nullptr;
+    std::uint16_t index = 0;
+  };
   /// What the engine keeps of one rail.
   struct RailState {
     memory::Buffer* to_post = nullptr;  ///< receive buffers that the rail had no room for yet
     std::uint32_t posted_receives = 0;
+    bool down = false;
+    std::vector<LinkRef> links;  ///< by RemoteId
     RailStatistics statistics;
+  };
+  /// A peer's request to shut out one of its links, until it is answered.
+  struct FenceRequest {
+    Flow* flow = nullptr;
+    wire::LinkPlace place;
+    std::uint32_t epoch = 0;
+    std::int64_t not_before = 0;
   };
 
   explicit Engine(EngineParts parts);
@@ -163,6 +178,8 @@ class Engine {
 
   // engine.cc
   Result<Flow*> make_flow(int peer);
+  Result<void> connect_link(Flow& flow, Link& link, const PeerAddress& peer);
+  void drop_link(const Link& link);
   void note_backpressure() { ++counts_.backpressure; }
 
   // submit.cc
@@ -182,6 +199,8 @@ class Engine {
   bool start_operation(Flow& flow, Operation& operation);
   bool post_frame(Flow& flow, Operation& operation);
   bool post_piece(Flow& flow, Operation& operation);
+  std::uint32_t replay(Flow& flow, std::uint32_t most);
+  bool replay_unit(Flow& flow, Unit& unit);
   void queue_replies(Flow& flow);
   /// Links that were tried and had no room, as bits.
   using Tried = std::uint64_t;
@@ -189,13 +208,66 @@ class Engine {
   static Link* choose(Flow& flow, std::size_t first, Tried tried, HasRoom&& has_room);
   Link* choose_for_frame(Flow& flow, bool full, Tried tried);
   fabric::Post post_piece_on(Flow& flow, Operation& operation, Link& link);
-  void piece_posted(Flow& flow, Operation& operation, Link& link, Unit& unit);
+  fabric::Post post_unit(Flow& flow, Unit& unit, Link& link);
+  fabric::Post hand_over(Flow& flow, Unit& unit, Link& link);
   void write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, std::uint16_t records, std::uint32_t sequence,
                     std::uint32_t bytes);
   bool report(bool idle);
   bool post_acknowledgement(Flow& flow);
+  bool post_report(Flow& flow, Link& link, memory::Buffer* buffer);
   std::uint32_t grant(Flow& flow);
-  void post_failed(Flow& flow, const Link& link, const char* operation);
+  void post_failed(Flow& flow, Link& link);
+
+  // notice.cc
+  bool send_notice(Flow& flow, Link& link, const wire::RecordHeader& record, std::span<const std::byte> body = {});
+  bool send_notice(Flow& flow, const wire::RecordHeader& record, std::span<const std::byte> body = {});
+  static wire::LinkPlace place_of(const Flow& flow, const Link& link);
+  void on_notice(Flow& flow, const memory::Buffer& buffer);
+  void on_pong(Flow& flow, wire::LinkPlace place, std::uint32_t round);
+  void on_fence(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, LossCause cause);
+  void on_fenced(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, std::span<const std::byte> body);
+  void note_for(Flow& flow);
+  bool send_pongs();
+  bool send_pong(Flow& flow, const Pong& pong);
+  void part_from(Flow& flow);
+  void open_way_back(Flow& flow, wire::LinkPlace place);
+  bool answer_fences();
+  bool answer_fence(const FenceRequest& request);
+  void say_goodbye();
+
+  // health.cc
+  void watch(Flow& flow);
+  bool at_rest(const Flow& flow) const;
+  void look_after_links();
+  void look_after(Flow& flow);
+  void look_at_head(Flow& flow);
+  void look_at_deliveries(Flow& flow, Link& link);
+  void look_at_connection(Flow& flow, Link& link);
+  static constexpr std::int64_t kAttemptFloors = 25;  ///< an attempt to connect lasts so many least deadlines
+  void look_at_silence(Flow& flow);
+  void suspect(Flow& flow, Link& link);
+  void start_probe(Flow& flow, bool answering);
+  void judge(Flow& flow);
+  bool ask(Flow& flow, Link& link);
+  std::int64_t stuck_after(const Link& link) const;
+
+  // failover.cc
+  void on_lost(std::size_t rail, const fabric::Event& event);
+  void on_left(const fabric::LinkTag& tag);
+  void on_rail_state(std::size_t rail, bool down);
+  void fail_link(Flow& flow, Link& link, LossCause cause, const std::string& why);
+  void ask_for_fence(Flow& flow, Link& link);
+  void release_fenced(Flow& flow, Link& link, const wire::FencedBody& report, std::span<const std::byte> bits);
+  void queue_again(Flow& flow, Unit& unit);
+  void forget_again(Flow& flow, const Unit& unit);
+  void unit_came_back(Flow& flow, Unit& unit, const std::string& why);
+  void try_link(Flow& flow, Link& link);
+  void tend_attempt(Flow& flow, Link& link);
+  void attempt_failed(Flow& flow, Link& link);
+  void rejoin(Flow& flow, Link& link);
+  bool nobody_there(const Flow& flow) const;
+  void lose_peer(Flow& flow, const std::string& why);
+  fabric::LinkTag tag_of(const Flow& flow, const Link& link) const;
 
   // receive.cc
   void handle(std::size_t rail, const fabric::Event& event);
@@ -212,6 +284,7 @@ class Engine {
   void took_effect(Flow& flow);
   void post_receives(std::size_t rail);
   void give_receive(std::size_t rail, memory::Buffer* buffer);
+  void give_report(memory::Buffer* buffer);
   std::uint32_t session(const Identity& from, const Identity& to) const;
 
   // complete.cc
@@ -220,6 +293,7 @@ class Engine {
   void release_unit(Unit* unit);
   void release_operation(Operation* operation);
   void leave_flight(Unit& unit, bool delivered);
+  void give_up_unit(Unit* unit);
 
   Settings settings_;
   Clock* clock_;
@@ -230,6 +304,13 @@ class Engine {
   std::size_t inline_bytes_ = 0;
   std::uint32_t window_ = 0;
   std::int64_t now_ = 0;
+  bool failover_ = true;
+  std::int64_t deadline_floor_ = 0;
+  std::int64_t peer_timeout_ = 0;
+  /// The health clock: goes on only while somebody makes progress, so that a process that was away for a while does not
+  /// blame its peers for it.
+  std::int64_t beat_ = 1;
+  std::int64_t looked_at_ = 0;
 
   // Rails outlive everything registered on them.
   std::vector<std::unique_ptr<fabric::Rail>> rails_;
@@ -239,7 +320,8 @@ class Engine {
 
   std::optional<memory::Slab> frames_;    ///< what we send
   std::optional<memory::Slab> receives_;  ///< what peers send
-  std::optional<memory::Slab> reports_;   ///< acknowledgements: a pool of their own, so that they never wait for data
+  std::optional<memory::Slab>
+      reports_;  ///< acknowledgements and notices: a pool of their own, that never waits for data
   std::unique_ptr<memory::RegionCache> cache_;
 
   Baton baton_;
@@ -249,6 +331,9 @@ class Engine {
   std::vector<Flow*> active_;     ///< have something to send
   std::vector<Flow*> reporting_;  ///< owe an acknowledgement
   std::vector<Flow*> ready_;      ///< have held frames whose turn has come
+  std::vector<Flow*> watched_;    ///< have something under way, or a link in trouble
+  std::vector<Flow*> noticing_;   ///< have pings to answer
+  std::vector<FenceRequest> fence_requests_;
   std::uint32_t heard_flows_ = 0;
   std::uint32_t receive_budget_ = 0;  ///< receive buffers that grants share out
   std::uint32_t idle_passes_ = 0;
@@ -258,6 +343,7 @@ class Engine {
   Slots slots_;
   std::atomic<std::uint64_t> outstanding_{0};
   std::atomic<bool> any_failed_{false};
+  std::atomic<int> last_lost_{-1};
   WorldStatistics counts_;
 };
 

@@ -26,6 +26,23 @@ struct Reply {
   std::uint64_t value = 0;
 };
 
+/// A ping to be answered.
+struct Pong {
+  std::uint32_t round = 0;
+  std::uint64_t place = 0;
+};
+
+/// A round of pings over all links of a flow, to find out which of them answer.
+struct Probe {
+  bool on = false;
+  bool answering = false;         ///< begun because the peer began one
+  std::uint32_t first_round = 0;  ///< of its pings
+  std::uint32_t repeats = 0;
+  std::int64_t since = 0;
+  std::int64_t first_answer = 0;       ///< 0: none yet
+  std::int64_t ended = INT64_MIN / 2;  ///< long ago
+};
+
 struct Flow {
   // Who.
   int peer = -1;
@@ -33,6 +50,7 @@ struct Flow {
   std::uint32_t session_out = 0;  ///< proves us to the peer
   std::uint32_t session_in = 0;   ///< proves the peer to us
   std::vector<Link> links;
+  std::size_t max_write = 0;      ///< longest piece that every link can carry
   std::uint32_t first_link = 0;   ///< where frames of an idle flow go: spread by rank, so that not all use rail 0
   std::uint32_t first_piece = 0;  ///< where the next piece of an idle flow goes: each link in turn
 
@@ -66,7 +84,22 @@ struct Flow {
   bool heard = false;
   std::vector<Reply> replies;
 
+  // Health. Times are the engine's health clock.
+  std::vector<Unit*> replay;  ///< to be posted again, before anything new
+  std::vector<Unit*> parked;  ///< out of sequence, of a dead link that is not fenced yet
+  std::vector<Pong> pongs;
+  Probe probe;
+  std::uint32_t rounds = 0;                  ///< pings numbered so far
+  std::uint32_t head_seen = 0;               ///< the oldest unacknowledged unit at the last look
+  std::int64_t head_since = 0;               ///< since when it is that
+  std::int64_t heard_at = 0;                 ///< the last message from the peer
+  std::int64_t renewed_for = 0;              ///< the silence after that moment for which the links were made anew
+  std::int64_t concerned_since = 0;          ///< one of the peer's links to us ended: is it still there? 0: no doubt
+  std::atomic<bool> lost_operations{false};  ///< the flow failed with operations under way and no `quiet` has told yet
+
   // Membership in the engine's lists.
+  bool watched = false;
+  bool in_noticing = false;
   bool in_active = false;
   bool in_reporting = false;
   bool in_ready = false;

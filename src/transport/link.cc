@@ -12,16 +12,46 @@ constexpr std::uint32_t kChunkStep = 4096;
 constexpr std::uint32_t kFirstChunks = 4;  // pieces in flight before the first sample
 constexpr double kAssumedRate = 100e6;     // for load() before the first sample: any constant, equal for all links
 constexpr double kFrameCost = 512;         // a small frame's weight in bytes, for load()
+constexpr std::int64_t kTripsPerDeadline = 4;
+constexpr std::int64_t kMostDeadline = 1'000'000'000;
 
 }  // namespace
 
-Link::Link(std::uint16_t rail, std::uint16_t remote_rail, fabric::RemoteId remote, double line_rate,
-           std::size_t max_write, const LinkLimits& limits)
-    : rail_(rail), remote_rail_(remote_rail), remote_(remote), line_rate_(line_rate), limits_(limits) {
+const char* to_string(LossCause cause) {
+  static constexpr const char* kTexts[] = {"the connection broke",
+                                           "no answer while other links answer",
+                                           "it answers but does not deliver",
+                                           "the local interface is down",
+                                           "the peer's interface is down",
+                                           "no connection came about",
+                                           "no link answers"};
+  return kTexts[static_cast<std::size_t>(cause)];
+}
+
+Link::Link(std::uint16_t rail, std::uint16_t remote_rail, double line_rate, std::size_t max_write,
+           const LinkLimits& limits)
+    : rail_(rail), remote_rail_(remote_rail), line_rate_(line_rate), limits_(limits) {
   const auto most = static_cast<std::uint32_t>(std::min<std::size_t>(max_write, UINT32_MAX));
   limits_.chunk_max = std::min(limits_.chunk_max, most);
   limits_.chunk_min = std::min(limits_.chunk_min, limits_.chunk_max);
   resize();
+}
+
+void Link::restart(fabric::RemoteId remote) {
+  remote_ = remote;
+  rate_ = 0;
+  round_trip_ = smoothed_trip_ = 0;
+  delivered_at_ = 0;
+  resize();
+}
+
+void Link::note_trip(std::int64_t nanoseconds) {
+  const std::int64_t trip = std::max<std::int64_t>(nanoseconds, 1);
+  smoothed_trip_ = smoothed_trip_ == 0 ? trip : smoothed_trip_ + (trip - smoothed_trip_) / 8;
+}
+
+std::int64_t Link::deadline(std::int64_t floor) const {
+  return std::clamp(kTripsPerDeadline * smoothed_trip_, floor, std::max(floor, kMostDeadline));
 }
 
 double Link::load() const {
@@ -41,6 +71,7 @@ void Link::piece_delivered(std::uint64_t bytes, const RateStamp& stamp, std::int
   delivered_at_ = now;
   const std::int64_t trip = std::max<std::int64_t>(now - stamp.posted_at, 1);
   if (round_trip_ == 0 || trip < round_trip_) round_trip_ = trip;
+  note_trip(trip);
   const std::int64_t span = std::max<std::int64_t>(now - stamp.delivered_at, 1);
   const double sample = static_cast<double>(delivered_ - stamp.delivered_before) * 1e9 / static_cast<double>(span);
   // A saturated link's samples are its rate, up or down; of an idle one only the higher samples say anything.

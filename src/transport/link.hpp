@@ -14,6 +14,47 @@ struct LinkLimits {
   bool alone = false;  ///< the only link to its peer: nothing to balance, so chunks are as large as may be
 };
 
+enum class LinkState : std::uint8_t {
+  up,      ///< carries what it is given
+  down,    ///< has no connection; waits for its next attempt
+  trying,  ///< connected anew, and must answer some pings before it is up
+};
+
+/// Why a link was given up, as far as it can be told.
+enum class LossCause : std::uint8_t {
+  broken,       ///< the driver said so: an error completion, a closed connection
+  silent,       ///< it does not answer while others do: the path between
+  stuck,        ///< it answers but does not deliver
+  local_down,   ///< our own interface is down
+  remote_down,  ///< the peer says that its interface is down
+  unconnected,  ///< no connection came about
+  mute,         ///< no link answers, for half of the time that a peer is given
+};
+const char* to_string(LossCause cause);
+
+/// How a link is and what is being done about it. Times are the engine's health clock.
+struct LinkHealth {
+  LinkState state = LinkState::up;
+  bool suspect = false;      ///< used only where there is nothing better
+  bool unfenced = false;     ///< units of its last life wait for the target's word on what has arrived
+  bool stood = false;        ///< has taken something since it was connected
+  bool refused = false;      ///< the last attempt found the peer's machine, and nobody there
+  std::uint8_t answers = 0;  ///< pings answered in a row while trying
+  LossCause cause = LossCause::broken;
+  std::uint32_t epoch = 0;       ///< which life
+  std::uint32_t dead_epoch = 0;  ///< the life to be fenced
+  std::uint32_t asked = 0;       ///< round of the last ping; 0: none
+  std::uint32_t answered = 0;    ///< round of the last answer
+  std::int64_t since = 0;        ///< when `state` began
+  std::int64_t asked_at = 0;     ///< on the clock itself
+  std::int64_t answered_at = 0;
+  std::int64_t fence_asked_at = 0;  ///< 0: not yet
+  std::int64_t back_off = 0;
+  std::int64_t next_try = 0;
+  std::uint64_t delivered_seen = 0;  ///< bytes delivered at the last look
+  std::int64_t delivered_since = 0;  ///< when that last changed, or nothing was in flight
+};
+
 /// What a piece remembers of its link from post to delivery, to turn the delivery into a rate sample.
 struct RateStamp {
   std::uint64_t delivered_before = 0;
@@ -24,12 +65,15 @@ struct RateStamp {
 
 class Link {
  public:
-  Link(std::uint16_t rail, std::uint16_t remote_rail, fabric::RemoteId remote, double line_rate, std::size_t max_write,
+  Link(std::uint16_t rail, std::uint16_t remote_rail, double line_rate, std::size_t max_write,
        const LinkLimits& limits);
 
   std::uint16_t rail() const { return rail_; }
   std::uint16_t remote_rail() const { return remote_rail_; }
   fabric::RemoteId remote() const { return remote_; }
+  bool up() const { return health.state == LinkState::up; }
+  /// A new life: another connection, nothing known of its speed.
+  void restart(fabric::RemoteId remote);
   /// Bytes per second, measured; 0 before the first sample.
   double rate() const { return rate_; }
 
@@ -50,18 +94,34 @@ class Link {
   void piece_delivered(std::uint64_t bytes, const RateStamp& stamp, std::int64_t now);
   /// A piece that will never be delivered.
   void piece_dropped(std::uint64_t bytes) { bytes_in_flight_ -= bytes; }
+  std::uint64_t delivered() const { return delivered_; }
+  bool idle() const { return bytes_in_flight_ == 0 && frames_in_flight_ == 0; }
+
+  std::uint32_t reports_in_flight() const { return reports_in_flight_; }
+  void report_posted() { ++reports_in_flight_; }
+  void report_done() { --reports_in_flight_; }
+
+  /// A time from post to answer, for the deadline.
+  void note_trip(std::int64_t nanoseconds);
+  bool knows_trip() const { return smoothed_trip_ != 0; }
+  /// How long an answer may take before something is wrong: four smoothed round trips, not below the floor.
+  std::int64_t deadline(std::int64_t floor) const;
+
+  LinkHealth health;
 
  private:
   void resize();
 
   std::uint16_t rail_;
   std::uint16_t remote_rail_;
-  fabric::RemoteId remote_;
+  fabric::RemoteId remote_ = 0;
   std::uint32_t frames_in_flight_ = 0;
+  std::uint32_t reports_in_flight_ = 0;
   std::uint64_t bytes_in_flight_ = 0;
   std::uint64_t delivered_ = 0;
   std::int64_t delivered_at_ = 0;
   std::int64_t round_trip_ = 0;  ///< smallest seen; 0: none yet
+  std::int64_t smoothed_trip_ = 0;
   double rate_ = 0;
   double line_rate_;
   LinkLimits limits_;

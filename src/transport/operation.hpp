@@ -16,7 +16,7 @@ namespace railyard::transport {
 struct Flow;
 
 /// Whose structure a completion's context is the head of.
-enum class Tag : std::uint8_t { receive_buffer = 0, unit = 1, acknowledgement = 2 };
+enum class Tag : std::uint8_t { receive_buffer = 0, unit = 1, report = 2 };
 
 /// Where an exposed region lies on one of its owner's rails.
 struct RemoteKey {
@@ -66,10 +66,14 @@ struct Unit : fabric::PostContext {
   std::uint64_t offset = 0;  ///< inside the operation
   std::uint32_t bytes = 0;
   std::uint32_t sequence = 0;
+  std::uint32_t epoch = 0;  ///< the link's life it was posted in
   std::uint16_t link = 0;
   bool posted = false;     ///< the rail still holds it
   bool finished = false;   ///< acknowledged, delivered or read
   bool in_flight = false;  ///< counted in its link's flight
+  bool lost = false;       ///< its link died; whether it arrived is not known yet
+  bool again = false;      ///< did not arrive: goes out once more as soon as the rail has let go of it
+  std::uint8_t attempts = 0;
   RateStamp stamp;
 };
 

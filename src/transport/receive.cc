@@ -21,11 +21,23 @@ void Engine::handle(std::size_t rail, const fabric::Event& event) {
     case Kind::sent:
     case Kind::written:
     case Kind::read:
-      if (static_cast<Tag>(event.context->tag) == Tag::acknowledgement) {
-        return reports_->give(static_cast<memory::Buffer*>(event.context));
+      if (static_cast<Tag>(event.context->tag) == Tag::report) {
+        return give_report(static_cast<memory::Buffer*>(event.context));
       }
       return on_unit_done(static_cast<Unit*>(event.context), true);
+    case Kind::lost:
+      return on_lost(rail, event);
+    case Kind::left:
+      return on_left(event.link);
+    case Kind::rail_down:
+    case Kind::rail_up:
+      return on_rail_state(rail, event.kind == Kind::rail_down);
   }
+}
+
+void Engine::give_report(memory::Buffer* buffer) {
+  static_cast<Link*>(buffer->owner)->report_done();
+  reports_->give(buffer);
 }
 
 void Engine::give_receive(std::size_t rail, memory::Buffer* buffer) {
@@ -50,8 +62,12 @@ void Engine::on_message(std::size_t rail, memory::Buffer* buffer, std::size_t by
     return give_receive(rail, buffer);
   }
   Flow& flow = **found;
+  flow.heard_at = beat_;
   accept_report(flow, *header);
-  if (header->kind == wire::FrameKind::acknowledge) return give_receive(rail, buffer);
+  if (header->kind != wire::FrameKind::sequenced) {
+    if (header->kind == wire::FrameKind::notice) on_notice(flow, *buffer);
+    return give_receive(rail, buffer);
+  }
 
   if (header->sequence == flow.arrivals.next() && !flow.in_ready) {
     // The common case: in turn, applied from the buffer it came in.
@@ -98,6 +114,7 @@ void Engine::on_landed(const fabric::Event& event, std::size_t rail) {
     return;
   }
   Flow& flow = **found;
+  flow.heard_at = beat_;
   if (flow.arrivals.arrive(flow.arrivals.expand(immediate.sequence)) != ReceiveWindow::Arrival::fresh) {
     ++counts_.dropped_stale;
     return;
@@ -121,9 +138,15 @@ void Engine::accept_report(Flow& flow, const wire::FrameHeader& header) {
   while (!flow.unacknowledged.empty() &&
          static_cast<std::int32_t>(flow.unacknowledged.head()->sequence - flow.acknowledged) < 0) {
     Unit* unit = flow.unacknowledged.pop();
+    // A lone link's writes complete when they have left: only the acknowledgement tells how long they took.
+    if (flow.links.size() == 1 && unit->operation->kind == Operation::Kind::write) {
+      flow.links.front().note_trip(now_ - unit->stamp.posted_at);
+    }
     leave_flight(*unit, true);
     finish_unit(unit);
-    if (!unit->posted) release_unit(unit);
+    if (unit->posted) continue;
+    if (unit->again) forget_again(flow, *unit);
+    release_unit(unit);
   }
 }
 
@@ -243,35 +266,17 @@ void Engine::on_failed(std::size_t rail, const fabric::Event& event) {
     return;
   }
   switch (static_cast<Tag>(event.context->tag)) {
-    case Tag::receive_buffer: {
+    case Tag::receive_buffer:  // a message cut short: its link ended
       --rail_states_[rail].posted_receives;
-      ++counts_.dropped_malformed;
+      ++counts_.dropped_stale;
       return give_receive(rail, static_cast<memory::Buffer*>(event.context));
-    }
-    case Tag::acknowledgement:
-      log_warn("an acknowledgement on rail {} was lost: {}", rails_[rail]->name(), why);
-      return reports_->give(static_cast<memory::Buffer*>(event.context));
+    case Tag::report:
+      return give_report(static_cast<memory::Buffer*>(event.context));  // a later one says more
     case Tag::unit:
       break;
   }
   auto* unit = static_cast<Unit*>(event.context);
-  Operation* operation = unit->operation;
-  Flow& flow = *operation->flow;
-  const bool sequenced = operation->kind == Operation::Kind::frame || operation->kind == Operation::Kind::write;
-  static constexpr const char* kNames[] = {"message", "put", "relaxed put", "get"};
-  Error error(
-      Status::rail_failed,
-      fmt::format("a {} of {} bytes to rank {} failed on rail {}: {}",
-                  kNames[static_cast<std::size_t>(operation->kind)], unit->bytes, flow.peer, rails_[rail]->name(), why),
-      {flow.peer, static_cast<int>(rail), kNames[static_cast<std::size_t>(operation->kind)], unit->sequence});
-  fail_flow(flow, std::move(error));
-  unit->posted = false;
-  leave_flight(*unit, false);
-  if (!sequenced) {
-    unit->finished = true;
-    --operation->unfinished;
-  }
-  release_unit(unit);
+  unit_came_back(*unit->operation->flow, *unit, why);
 }
 
 }  // namespace railyard::transport

@@ -38,6 +38,13 @@ class ReceiveWindow {
     return Arrival::fresh;
   }
 
+  /// Whether the unit has been seen.
+  bool arrived(std::uint32_t sequence) const {
+    const std::uint32_t ahead = sequence - next_;
+    if (ahead >= wire::kMaxWindow) return ahead >= 0x80000000U;
+    return (bits_[(sequence / 64U) % kWords] >> (sequence % 64U) & 1U) != 0;
+  }
+
   /// Whether the unit at `next` has arrived.
   bool ready() const { return (bits_[(next_ / 64U) % kWords] >> (next_ % 64U) & 1U) != 0; }
 

@@ -27,6 +27,7 @@ std::uint64_t Engine::count_submission(Flow& flow) {
 }
 
 void Engine::activate(Flow& flow) {
+  watch(flow);
   if (flow.in_active) return;
   flow.in_active = true;
   active_.push_back(&flow);

@@ -19,6 +19,12 @@ constexpr std::uint32_t kMostFrames = 64;
 constexpr std::size_t kFullMargin = 128;
 /// Units that took effect before an acknowledgement leaves even while more are arriving.
 constexpr std::uint32_t kReportEvery = 32;
+/// Acknowledgements in flight on a link: one that swallows them must not take them all.
+constexpr std::uint32_t kMostReports = 8;
+/// More than any load: a suspected link is the last choice.
+constexpr double kSuspectLoad = 1e9;
+/// A piece that was lost so often is not the rails' fault.
+constexpr std::uint8_t kMostAttempts = 100;
 
 }  // namespace
 
@@ -35,7 +41,7 @@ bool Engine::transmit() {
     const std::uint32_t posted = transmit_flow(flow, std::min(share, left));
     left -= std::min(posted, left);
     moved |= posted > 0;
-    if (flow.queue.empty() && flow.replies.empty()) {
+    if (flow.queue.empty() && flow.replies.empty() && flow.replay.empty()) {
       flow.in_active = false;
     } else {
       active_[kept++] = &flow;
@@ -51,7 +57,7 @@ bool Engine::transmit() {
 
 std::uint32_t Engine::transmit_flow(Flow& flow, std::uint32_t most) {
   if (!flow.replies.empty()) queue_replies(flow);
-  std::uint32_t posted = 0;
+  std::uint32_t posted = flow.replay.empty() ? 0 : replay(flow, most);
   while (posted < most && !flow.queue.empty() && start_operation(flow, *flow.queue.head())) ++posted;
   return posted;
 }
@@ -113,8 +119,8 @@ Link* Engine::choose(Flow& flow, std::size_t first, Tried tried, HasRoom&& has_r
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t index = (first + i) % count;
     Link& link = flow.links[index];
-    if ((tried >> index & 1U) != 0 || !has_room(link)) continue;
-    const double load = count == 1 ? 0 : link.load();
+    if ((tried >> index & 1U) != 0 || !link.up() || !has_room(link)) continue;
+    const double load = count == 1 ? 0 : link.load() + (link.health.suspect ? kSuspectLoad : 0);
     if (best == nullptr || load < best_load) {
       best = &link;
       best_load = load;
@@ -166,29 +172,20 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
     unit->operation = &operation;
     unit->bytes = buffer.bytes;
     unit->sequence = flow.next_sequence;
-    unit->link = static_cast<std::uint16_t>(link - flow.links.data());
-    write_header(flow, buffer.data, wire::FrameKind::sequenced, operation.records, unit->sequence, buffer.bytes);
-    const fabric::Post answer = rails_[link->rail()]->send(link->remote(), buffer.piece(link->rail()), unit);
+    const fabric::Post answer = post_unit(flow, *unit, *link);
     if (answer == fabric::Post::posted) break;
     units_.give(std::exchange(unit, nullptr));
     if (answer == fabric::Post::failed) {
-      post_failed(flow, *link, "send");
+      post_failed(flow, *link);
       return false;
     }
   }
-  unit->posted = true;
-  unit->in_flight = true;
-  link->frame_posted();
   ++flow.next_sequence;
   flow.unacknowledged.push(unit);
   flow.queue.pop();
   --flow.queued;
   operation.whole = true;
   operation.units = operation.unfinished = 1;
-  flow.unreported = 0;  // the header told the peer all
-  RailStatistics& statistics = rail_states_[link->rail()].statistics;
-  ++statistics.frames_sent;
-  statistics.bytes_sent += buffer.bytes;
   return true;
 }
 
@@ -203,7 +200,7 @@ bool Engine::post_piece(Flow& flow, Operation& operation) {
             static_cast<std::uint32_t>(link - flow.links.data() + 1) % static_cast<std::uint32_t>(flow.links.size());
         return true;
       case fabric::Post::failed:
-        post_failed(flow, *link, operation.kind == Operation::Kind::read ? "get" : "put");
+        post_failed(flow, *link);
         return false;
       case fabric::Post::busy:
         tried |= Tried{1} << (link - flow.links.data());
@@ -214,61 +211,26 @@ bool Engine::post_piece(Flow& flow, Operation& operation) {
 fabric::Post Engine::post_piece_on(Flow& flow, Operation& operation, Link& link) {
   Unit* unit = units_.take();
   if (unit == nullptr) return fabric::Post::busy;
-  fabric::Rail& rail = *rails_[link.rail()];
   const std::uint64_t left = operation.bytes - operation.started;
   // A remainder shorter than half a chunk rides along rather than on its own.
-  const bool last = left <= link.chunk() + link.chunk() / 2 && left <= rail.capabilities().max_write;
+  const bool last = left <= link.chunk() + link.chunk() / 2 && left <= flow.max_write;
   unit->tag = static_cast<std::uint8_t>(Tag::unit);
   unit->operation = &operation;
   unit->offset = operation.started;
   unit->bytes = static_cast<std::uint32_t>(last ? left : std::min<std::uint64_t>(left, link.chunk()));
   unit->sequence = flow.next_sequence;
-  unit->link = static_cast<std::uint16_t>(&link - flow.links.data());
-
-  const RemoteKey& key = operation.remote.keys[link.remote_rail()];
-  const fabric::RemotePiece remote{link.remote(), key.base + operation.remote_offset + unit->offset, key.key};
-  fabric::LocalPiece local{operation.local + unit->offset, unit->bytes, nullptr};
-  if (operation.region != nullptr) {
-    local.descriptor = operation.region->on(link.rail()).descriptor[static_cast<std::size_t>(fabric::Lane::data)];
-  }
-  fabric::Post answer = fabric::Post::busy;
-  if (operation.kind == Operation::Kind::read) {
-    answer = rail.read(remote, local, unit);
-  } else {
-    const bool ordered = operation.kind == Operation::Kind::write;
-    fabric::WriteOptions options;
-    options.with_immediate = ordered;
-    options.immediate = wire::Immediate{wire::Immediate::kChunk, flow.remote_id, unit->sequence}.pack();
-    // Balancing needs to know when bytes arrived, not when the sender's host has swallowed them.
-    options.delivery_complete = rail.capabilities().delivery_complete && (!ordered || flow.links.size() > 1);
-    answer = rail.write(remote, local, options, unit);
-  }
-  if (answer == fabric::Post::posted) {
-    piece_posted(flow, operation, link, *unit);
-  } else {
+  const fabric::Post answer = post_unit(flow, *unit, link);
+  if (answer != fabric::Post::posted) {
     units_.give(unit);
+    return answer;
   }
-  return answer;
-}
-
-void Engine::piece_posted(Flow& flow, Operation& operation, Link& link, Unit& unit) {
-  unit.posted = true;
-  unit.in_flight = true;
-  unit.stamp = link.piece_posted(unit.bytes, clock_->now());
   ++operation.units;
   ++operation.unfinished;
-  operation.started += unit.bytes;
-  RailStatistics& statistics = rail_states_[link.rail()].statistics;
-  if (operation.kind == Operation::Kind::read) {
-    ++statistics.reads_sent;
-  } else {
-    ++statistics.writes_sent;
-    statistics.bytes_sent += unit.bytes;
-  }
+  operation.started += unit->bytes;
   if (operation.kind == Operation::Kind::write) {
     ++flow.next_sequence;
-    flow.unacknowledged.push(&unit);
-  } else if (unit.offset == 0) {
+    flow.unacknowledged.push(unit);
+  } else if (unit->offset == 0) {
     ++flow.out_of_sequence;
   }
   if (operation.started == operation.bytes) {
@@ -276,14 +238,105 @@ void Engine::piece_posted(Flow& flow, Operation& operation, Link& link, Unit& un
     flow.queue.pop();
     --flow.queued;
   }
+  return answer;
 }
 
-void Engine::post_failed(Flow& flow, const Link& link, const char* operation) {
-  const fabric::Rail& rail = *rails_[link.rail()];
-  fail_flow(flow,
-            Error(Status::rail_failed,
-                  fmt::format("rail {} refused an operation to rank {}: {}", rail.name(), flow.peer, rail.failure()),
-                  {flow.peer, link.rail(), operation, flow.next_sequence}));
+/// Hands the unit to the link's rail and counts it there: the first time and every later one.
+fabric::Post Engine::post_unit(Flow& flow, Unit& unit, Link& link) {
+  const fabric::Post answer = hand_over(flow, unit, link);
+  if (answer != fabric::Post::posted) return answer;
+  unit.link = static_cast<std::uint16_t>(&link - flow.links.data());
+  unit.epoch = link.health.epoch;
+  unit.posted = true;
+  unit.in_flight = true;
+  link.health.stood = true;
+  RailStatistics& statistics = rail_states_[link.rail()].statistics;
+  switch (unit.operation->kind) {
+    case Operation::Kind::frame:
+      link.frame_posted();
+      flow.unreported = 0;  // the header told the peer all
+      ++statistics.frames_sent;
+      statistics.bytes_sent += unit.bytes;
+      break;
+    case Operation::Kind::read:
+      unit.stamp = link.piece_posted(unit.bytes, clock_->now());
+      ++statistics.reads_sent;
+      break;
+    case Operation::Kind::write:
+    case Operation::Kind::relaxed_write:
+      unit.stamp = link.piece_posted(unit.bytes, clock_->now());
+      ++statistics.writes_sent;
+      statistics.bytes_sent += unit.bytes;
+      break;
+  }
+  return answer;
+}
+
+fabric::Post Engine::hand_over(Flow& flow, Unit& unit, Link& link) {
+  const Operation& operation = *unit.operation;
+  fabric::Rail& rail = *rails_[link.rail()];
+  if (operation.kind == Operation::Kind::frame) {
+    const memory::Buffer& buffer = *operation.frame;
+    write_header(flow, buffer.data, wire::FrameKind::sequenced, operation.records, unit.sequence, buffer.bytes);
+    return rail.send(link.remote(), buffer.piece(link.rail()), &unit);
+  }
+  const RemoteKey& key = operation.remote.keys[link.remote_rail()];
+  const fabric::RemotePiece remote{link.remote(), key.base + operation.remote_offset + unit.offset, key.key};
+  fabric::LocalPiece local{operation.local + unit.offset, unit.bytes, nullptr};
+  if (operation.region != nullptr) {
+    local.descriptor = operation.region->on(link.rail()).descriptor[static_cast<std::size_t>(fabric::Lane::data)];
+  }
+  if (operation.kind == Operation::Kind::read) return rail.read(remote, local, &unit);
+  const bool ordered = operation.kind == Operation::Kind::write;
+  fabric::WriteOptions options;
+  options.with_immediate = ordered;
+  options.immediate = wire::Immediate{wire::Immediate::kChunk, flow.remote_id, unit.sequence}.pack();
+  // Balancing needs to know when bytes arrived, not when the sender's host has swallowed them.
+  options.delivery_complete = rail.capabilities().delivery_complete && (!ordered || flow.links.size() > 1);
+  return rail.write(remote, local, options, &unit);
+}
+
+/// Posts again what a dead link has lost. It was granted when it first went out.
+std::uint32_t Engine::replay(Flow& flow, std::uint32_t most) {
+  std::uint32_t posted = 0;
+  while (posted < most && posted < flow.replay.size() && replay_unit(flow, *flow.replay[posted])) ++posted;
+  flow.replay.erase(flow.replay.begin(), flow.replay.begin() + static_cast<std::ptrdiff_t>(posted));
+  if (!flow.replay.empty() && flow.replay.front()->attempts >= kMostAttempts) {
+    const Unit& unit = *flow.replay.front();
+    fail_flow(flow, Error(Status::rail_failed,
+                          fmt::format("a piece of {} bytes for rank {} was lost {} times over: giving up", unit.bytes,
+                                      flow.peer, unit.attempts),
+                          {flow.peer, flow.links[unit.link].rail(), "replay", unit.sequence}));
+  }
+  return posted;
+}
+
+bool Engine::replay_unit(Flow& flow, Unit& unit) {
+  if (unit.attempts >= kMostAttempts) return false;
+  const bool frame = unit.operation->kind == Operation::Kind::frame;
+  for (Tried tried = 0;;) {
+    Link* link = frame ? choose_for_frame(flow, true, tried)
+                       : choose(flow, flow.first_piece, tried, [](const Link& each) { return each.has_room(); });
+    if (link == nullptr) return false;
+    unit.again = unit.lost = false;
+    const fabric::Post answer = post_unit(flow, unit, *link);
+    if (answer == fabric::Post::posted) {
+      ++unit.attempts;
+      ++counts_.units_replayed;
+      return true;
+    }
+    unit.again = true;
+    if (answer == fabric::Post::failed) {
+      post_failed(flow, *link);
+      return false;
+    }
+    tried |= Tried{1} << (link - flow.links.data());
+  }
+}
+
+void Engine::post_failed(Flow& flow, Link& link) {
+  const std::string why = rails_[link.rail()]->failure();
+  fail_link(flow, link, LossCause::broken, why);
 }
 
 bool Engine::report(bool idle) {
@@ -307,22 +360,33 @@ bool Engine::report(bool idle) {
 }
 
 bool Engine::post_acknowledgement(Flow& flow) {
-  Link* link = choose_for_frame(flow, true, 0);
-  memory::Buffer* buffer = link != nullptr ? reports_->take() : nullptr;
-  if (buffer == nullptr) return false;
-  buffer->tag = static_cast<std::uint8_t>(Tag::acknowledgement);
-  buffer->bytes = wire::kRecordsAt;
-  write_header(flow, buffer->data, wire::FrameKind::acknowledge, 0, 0, buffer->bytes);
-  fabric::LocalPiece piece = buffer->piece(link->rail());
-  piece.bytes = buffer->bytes;
-  const fabric::Post answer = rails_[link->rail()]->send(link->remote(), piece, buffer);
+  const auto has_room = [](const Link& each) { return each.reports_in_flight() < kMostReports; };
+  for (Tried tried = 0;;) {
+    Link* link = choose(flow, flow.first_link, tried, has_room);
+    memory::Buffer* buffer = link != nullptr ? reports_->take() : nullptr;
+    if (buffer == nullptr) return false;
+    buffer->bytes = wire::kRecordsAt;
+    write_header(flow, buffer->data, wire::FrameKind::acknowledge, 0, 0, buffer->bytes);
+    if (post_report(flow, *link, buffer)) break;
+    tried |= Tried{1} << (link - flow.links.data());
+  }
+  ++counts_.acknowledgements_sent;
+  return true;
+}
+
+/// Sends a message outside the sequence, whose header tells the peer all. Takes the buffer in any case.
+bool Engine::post_report(Flow& flow, Link& link, memory::Buffer* buffer) {
+  buffer->tag = static_cast<std::uint8_t>(Tag::report);
+  buffer->owner = &link;
+  const fabric::Post answer = rails_[link.rail()]->send(link.remote(), buffer->piece(link.rail()), buffer);
   if (answer != fabric::Post::posted) {
     reports_->give(buffer);
-    if (answer == fabric::Post::failed) post_failed(flow, *link, "acknowledge");
+    if (answer == fabric::Post::failed) post_failed(flow, link);
     return false;
   }
+  link.report_posted();
+  link.health.stood = true;
   flow.unreported = 0;
-  ++counts_.acknowledgements_sent;
   return true;
 }
 

@@ -13,6 +13,8 @@ std::optional<FrameHeader> parse_header(std::span<const std::byte> bytes) {
       return header.records > 0 ? std::optional(header) : std::nullopt;
     case FrameKind::acknowledge:
       return header.records == 0 ? std::optional(header) : std::nullopt;
+    case FrameKind::notice:
+      return header.records == 1 ? std::optional(header) : std::nullopt;
   }
   return std::nullopt;
 }

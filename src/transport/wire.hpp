@@ -21,6 +21,7 @@ inline constexpr std::size_t kFrameBytes = 4096;
 enum class FrameKind : std::uint8_t {
   sequenced = 1,    ///< records that take effect in sequence
   acknowledge = 2,  ///< the header alone; outside the sequence, may be lost
+  notice = 3,       ///< one record about the links between the two; outside the sequence, may be lost or come twice
 };
 
 struct FrameHeader {
@@ -40,16 +41,50 @@ static_assert(sizeof(FrameHeader) == 28);
 /// Records start on an 8-byte boundary.
 inline constexpr std::size_t kRecordsAt = 32;
 
-enum class RecordKind : std::uint8_t { put = 1, signal = 2, atomic = 3, reply = 4 };
+enum class RecordKind : std::uint8_t {
+  put = 1,
+  signal = 2,
+  atomic = 3,
+  reply = 4,
+  // In notices only.
+  ping = 5,    ///< answer me: sent on the link it is about
+  pong = 6,    ///< the answer, on any link
+  fence = 7,   ///< shut out this link's life and all before it
+  fenced = 8,  ///< done; what has arrived is in the body
+  leave = 9,   ///< this process closes its world
+};
 
 struct RecordHeader {
   RecordKind kind = RecordKind::put;
-  std::uint8_t detail = 0;     ///< signal: SignalOp; atomic: AtomicOp; reply: 0 or a Status
+  std::uint8_t detail = 0;     ///< signal: SignalOp; atomic: AtomicOp; reply: 0 or a Status; ping: 1 in reply to one;
+                               ///< fence: a LossCause
   std::uint16_t length = 0;    ///< of the body that follows, before padding to 8
-  std::uint32_t exposure = 0;  ///< reply: the request's id
-  std::uint64_t offset = 0;    ///< signal: index of the word
+  std::uint32_t exposure = 0;  ///< reply: the request's id; ping, pong: the round; fence, fenced: the epoch
+  std::uint64_t offset = 0;    ///< signal: index of the word; notices: a LinkPlace
 };
 static_assert(sizeof(RecordHeader) == 16);
+
+/// Which link a notice is about, in the terms of the side that sends on it.
+struct LinkPlace {
+  std::uint16_t link = 0;         ///< its index at the sender
+  std::uint16_t rail = 0;         ///< the sender's rail
+  std::uint16_t remote_rail = 0;  ///< the target's rail
+
+  constexpr std::uint64_t pack() const {
+    return link | (std::uint64_t{rail} << 16U) | (std::uint64_t{remote_rail} << 32U);
+  }
+  static constexpr LinkPlace unpack(std::uint64_t word) {
+    return {static_cast<std::uint16_t>(word), static_cast<std::uint16_t>(word >> 16U),
+            static_cast<std::uint16_t>(word >> 32U)};
+  }
+};
+
+/// Body of a `fenced` record: which units have arrived, after the fence.
+struct FencedBody {
+  std::uint32_t next = 0;   ///< every unit below this has taken effect
+  std::uint32_t words = 0;  ///< that follow, 64 units each, the lowest bit of the first is `next`
+};
+static_assert(sizeof(FencedBody) == 8);
 
 struct AtomicBody {
   std::uint64_t operand = 0;
@@ -81,6 +116,9 @@ struct Immediate {
 };
 /// Half the sequence space of an immediate: more units than this are never outstanding on a flow.
 inline constexpr std::uint32_t kMaxWindow = 1U << (Immediate::kSequenceBits - 1U);
+
+/// The longest notice: a whole window's arrivals.
+inline constexpr std::size_t kNoticeBytes = kRecordsAt + record_bytes(sizeof(FencedBody) + kMaxWindow / 8U);
 
 /// The frame's header, if `bytes` hold a whole, well-formed one of our version.
 std::optional<FrameHeader> parse_header(std::span<const std::byte> bytes);

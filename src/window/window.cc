@@ -160,10 +160,12 @@ Result<std::uint64_t> Window::wait_signal(std::size_t index, Comparison comparis
   const std::int64_t patience = state_->nanoseconds(deadline);
   if (state_->engine().wait_until([&] { return compares(held = load(word), comparison, value); }, patience))
     return held;
+  const int lost = state_->engine().last_lost();
+  const std::string why = lost < 0 ? "" : fmt::format("; rank {} is lost", lost);
   return Error(Status::timeout,
-               fmt::format("wait_signal: signal {} holds {}, not {} {}, after {:.3f} s", index, held,
-                           to_string(comparison), value, static_cast<double>(patience) * 1e-9),
-               {.operation = "wait_signal"});
+               fmt::format("wait_signal: signal {} holds {}, not {} {}, after {:.3f} s{}", index, held,
+                           to_string(comparison), value, static_cast<double>(patience) * 1e-9, why),
+               {.peer = lost, .operation = "wait_signal"});
 }
 
 std::uint64_t Window::read_counter(std::size_t index) const noexcept {
@@ -289,9 +291,13 @@ Result<void> Window::quiet(Deadline deadline) {
   const bool done = engine.wait_until([&] { return engine.outstanding() == 0; }, patience);
   if (done && !engine.any_failed()) return {};
   for (int rank = 0; rank < state_->world().size; ++rank) {
-    const transport::Flow* flow = engine.existing_flow(rank);
+    transport::Flow* flow = engine.existing_flow(rank);
     if (flow == nullptr) continue;
-    if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
+    // Once for each peer that was lost with something under way: after that the window carries on without it.
+    if (flow->failed.load(std::memory_order_acquire)) {
+      if (flow->lost_operations.exchange(false, std::memory_order_relaxed)) return flow->error.copy();
+      continue;
+    }
     if (flow->outstanding.load(std::memory_order_acquire) != 0) return state_->timed_out("quiet", rank, patience);
   }
   return {};
@@ -312,7 +318,11 @@ Result<void> Window::barrier(Deadline deadline) {
         state_->put({.call = "barrier", .rank = to, .signal = &arrival, .exposure = state_->part(to).barrier_exposure});
     if (!sent) return std::move(sent.error());
     const std::uint64_t& word = state_->barrier_words()[round];
-    if (!state_->engine().wait_until([&] { return load(word) >= epoch; }, patience)) {
+    transport::Engine& engine = state_->engine();
+    // A barrier needs every rank: one that is lost ends it. (One that has left came through it before.)
+    engine.wait_until([&] { return load(word) >= epoch || engine.last_lost() >= 0; }, patience);
+    if (load(word) < epoch) {
+      if (const int lost = engine.last_lost(); lost >= 0) return engine.existing_flow(lost)->error.copy();
       return Error(
           Status::timeout,
           fmt::format("barrier: rank {} did not come within {:.3f} s", from, static_cast<double>(patience) * 1e-9),

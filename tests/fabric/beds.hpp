@@ -20,7 +20,10 @@ struct Bed {
   const char* name;
   const char* provider;
   const char* interfaces;
+  const char* endpoints;         ///< RAILYARD_ENDPOINTS
   bool reports_bad_keys = true;  ///< libfabric's shm drops a write with a wrong key and tells nobody
+
+  bool connected() const { return std::string_view(endpoints) == "connected"; }
 };
 
 inline Settings settings_for(const Bed& bed, std::uint32_t rails) {
@@ -28,12 +31,16 @@ inline Settings settings_for(const Bed& bed, std::uint32_t rails) {
   settings.driver = "ofi";
   settings.provider = bed.provider;
   settings.interfaces = bed.interfaces;
+  settings.endpoints = bed.endpoints;
   settings.rails = rails;
   return settings;
 }
 
 inline const std::vector<Bed>& beds() {
-  static const std::vector<Bed> all = {{"tcp", "tcp", "lo"}, {"shm", "shm", "", false}, {"strict", "strict", "lo"}};
+  static const std::vector<Bed> all = {{"tcp_connected", "tcp", "lo", "connected"},
+                                       {"tcp_datagram", "tcp", "lo", "datagram"},
+                                       {"shm", "shm", "", "auto", false},
+                                       {"strict", "strict", "lo", "auto"}};
   return all;
 }
 

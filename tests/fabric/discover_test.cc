@@ -128,10 +128,29 @@ TEST(Discover, PeersOfAnotherProviderAreRefused) {
   const auto tcp = open_rails(with("tcp", "lo"));
   const auto shm = open_rails(with("shm", ""));
   ASSERT_TRUE(tcp.ok() && shm.ok());
-  const auto answer = (*tcp)[0]->connect((*shm)[0]->address());
+  const auto answer = (*tcp)[0]->connect((*shm)[0]->address(), {});
   ASSERT_EQ(answer.status(), Status::invalid);
   EXPECT_TRUE(contains(answer.error().text(), "shm")) << answer.error().text();
   EXPECT_TRUE(contains(answer.error().text(), "RAILYARD_PROVIDER")) << answer.error().text();
+}
+
+TEST(Discover, PrefersConnectedEndpointsAndTakesWhatTheSettingSays) {
+  const auto provider_for = [](const char* provider, const char* endpoints) {
+    Settings settings = with(provider, "lo");
+    settings.endpoints = endpoints;
+    const auto offers = discover(settings);
+    return offers.ok() ? (*offers)[0].provider : offers.error().text();
+  };
+  EXPECT_EQ(provider_for("tcp", "auto"), "tcp");
+  EXPECT_EQ(provider_for("tcp", "connected"), "tcp");
+  EXPECT_EQ(provider_for("tcp", "datagram"), "tcp;ofi_rxm");
+  EXPECT_EQ(provider_for("tcp;ofi_rxm", "auto"), "tcp;ofi_rxm");
+  Settings settings = with("shm", "");
+  EXPECT_EQ(discover(settings)->front().provider, "shm");
+  settings.endpoints = "connected";
+  const auto none = discover(settings);
+  ASSERT_EQ(none.status(), Status::unsupported);
+  EXPECT_TRUE(contains(none.error().text(), "RAILYARD_ENDPOINTS")) << none.error().text();
 }
 
 TEST(InterfaceFilter, ListsAndExcludes) {

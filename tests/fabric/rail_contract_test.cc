@@ -5,92 +5,12 @@
 #include <array>
 #include <cstring>
 
-#include "fabric/beds.hpp"
+#include "fabric/two_rails.hpp"
 
 namespace railyard::fabric {
 namespace {
 
-constexpr std::size_t kControl = static_cast<std::size_t>(Lane::control);
-constexpr std::size_t kData = static_cast<std::size_t>(Lane::data);
-
-/// Two rails of one process, connected both ways, each with a registered megabyte.
-class RailContract : public ::testing::TestWithParam<Bed> {
- protected:
-  struct Side {
-    std::unique_ptr<Rail> rail;
-    RemoteId peer = 0;
-    std::vector<std::byte> memory = std::vector<std::byte>(1 << 20);
-    Registration registration;
-
-    LocalPiece piece(std::size_t offset, std::size_t bytes, std::size_t lane) {
-      return {memory.data() + offset, bytes, registration.descriptor[lane]};
-    }
-    std::uint64_t at(std::size_t offset) const { return registration.remote_base + offset; }
-  };
-
-  void SetUp() override {
-    strict_.forget();
-    auto rails = open_rails(settings_for(GetParam(), 2));
-    ASSERT_TRUE(rails.ok()) << rails.error().text();
-    ASSERT_EQ(rails->size(), 2u);
-    a_.rail = std::move((*rails)[0]);
-    b_.rail = std::move((*rails)[1]);
-    connect(a_, b_);
-    connect(b_, a_);
-    for (Side* side : {&a_, &b_}) {
-      auto registration = side->rail->register_memory(side->memory, {.remote = true});
-      ASSERT_TRUE(registration.ok()) << registration.error().text();
-      side->registration = *registration;
-    }
-  }
-
-  void TearDown() override {
-    for (Side* side : {&a_, &b_}) {
-      if (!side->rail) continue;
-      if (stop_first_) side->rail->stop();
-      side->rail->deregister_memory(side->registration);
-      side->rail.reset();
-    }
-    EXPECT_EQ(strict_.violations(), 0u) << strict_.text();
-    EXPECT_EQ(strict_.open_objects(), 0u);
-  }
-
-  static void connect(Side& from, Side& to) {
-    auto peer = from.rail->connect(to.rail->address());
-    ASSERT_TRUE(peer.ok()) << peer.error().text();
-    from.peer = *peer;
-  }
-
-  bool pump_until(const std::function<bool()>& done) { return pump({a_.rail.get(), b_.rail.get()}, log_, done); }
-  /// Posts, polling while the answer is busy.
-  Post insist(const std::function<Post()>& post) {
-    Post answer = post();
-    pump_until([&] { return answer != Post::busy || (answer = post()) != Post::busy; });
-    return answer;
-  }
-  std::size_t seen(const Side& side, Event::Kind kind) const {
-    return static_cast<std::size_t>(std::count_if(log_.begin(), log_.end(), [&](const auto& entry) {
-      return entry.first == side.rail.get() && entry.second.kind == kind;
-    }));
-  }
-  const Event* find(const Side& side, Event::Kind kind, std::size_t index = 0) const {
-    for (const auto& [rail, event] : log_)
-      if (rail == side.rail.get() && event.kind == kind && index-- == 0) return &event;
-    return nullptr;
-  }
-  static void fill(std::span<std::byte> bytes, unsigned seed) {
-    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 31 + seed + (i >> 8));
-  }
-  static bool equal(std::span<const std::byte> x, std::span<const std::byte> y) {
-    return std::equal(x.begin(), x.end(), y.begin(), y.end());
-  }
-
-  StrictAccount strict_;
-  Side a_;
-  Side b_;
-  bool stop_first_ = false;
-  std::vector<std::pair<Rail*, Event>> log_;
-};
+using RailContract = TwoRails;
 
 INSTANTIATE_TEST_SUITE_P(Beds, RailContract, ::testing::ValuesIn(beds()),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -195,7 +115,7 @@ TEST_P(RailContract, ReadsTheRemoteRegion) {
 }
 
 TEST_P(RailContract, ReachesItself) {
-  auto self = a_.rail->connect(a_.rail->address());
+  auto self = a_.rail->connect(a_.rail->address(), {});
   ASSERT_TRUE(self.ok()) << self.error().text();
   PostContext received;
   PostContext sent;
@@ -365,17 +285,17 @@ TEST_P(RailContract, RegistersTheSameMemoryManyTimes) {
 
 TEST_P(RailContract, RefusesAddressesThatAreNone) {
   const std::vector<std::byte> good = b_.rail->address();
-  EXPECT_EQ(a_.rail->connect({}).status(), Status::invalid);
+  EXPECT_EQ(a_.rail->connect({}, {}).status(), Status::invalid);
   const std::vector<std::byte> noise(100, std::byte{0x5a});
-  EXPECT_EQ(a_.rail->connect(noise).status(), Status::invalid);
+  EXPECT_EQ(a_.rail->connect(noise, {}).status(), Status::invalid);
   for (std::size_t length = 0; length < good.size(); ++length)
-    EXPECT_FALSE(a_.rail->connect(std::span(good).first(length)).ok()) << length;
+    EXPECT_FALSE(a_.rail->connect(std::span(good).first(length), {}).ok()) << length;
   std::vector<std::byte> longer = good;
   longer.push_back(std::byte{0});
-  EXPECT_EQ(a_.rail->connect(longer).status(), Status::invalid);
+  EXPECT_EQ(a_.rail->connect(longer, {}).status(), Status::invalid);
   std::vector<std::byte> newer = good;
   newer[4] = std::byte{99};
-  const auto answer = a_.rail->connect(newer);
+  const auto answer = a_.rail->connect(newer, {});
   ASSERT_EQ(answer.status(), Status::version_mismatch);
   EXPECT_NE(answer.error().message().find("99"), std::string::npos);
 }
@@ -404,7 +324,7 @@ TEST_P(RailContract, AStoppedRailTouchesNothing) {
   EXPECT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &received), Post::failed);
   EXPECT_EQ(b_.rail->send(b_.peer, b_.piece(0, 64, kControl), &received), Post::failed);
   EXPECT_FALSE(b_.rail->register_memory(b_.memory, {.remote = true}).ok());
-  EXPECT_FALSE(b_.rail->connect(a_.rail->address()).ok());
+  EXPECT_FALSE(b_.rail->connect(a_.rail->address(), {}).ok());
   std::array<Event, 4> events;
   EXPECT_EQ(b_.rail->poll(events), 0u);
   b_.rail->disconnect(b_.peer);

@@ -17,10 +17,11 @@ class CountingRail final : public fabric::Rail {
   std::string name() const override { return "counting"; }
   std::string fabric() const override { return "none"; }
   std::vector<std::byte> address() const override { return {}; }
-  Result<fabric::RemoteId> connect(std::span<const std::byte> /*address*/) override {
+  Result<fabric::RemoteId> connect(std::span<const std::byte> /*address*/, fabric::LinkTag /*tag*/) override {
     return Error(Status::unsupported, "a counting rail connects to nothing");
   }
   void disconnect(fabric::RemoteId /*remote*/) override {}
+  bool fence(fabric::LinkTag /*tag*/) override { return true; }
 
   Result<fabric::Registration> register_memory(std::span<std::byte> memory, fabric::Access access) override {
     const std::lock_guard lock(mutex_);

@@ -167,6 +167,25 @@ TEST(SimFlowModel, AnythingThatLandsAfterwardsIsAGhost) {
   }
 }
 
+TEST(SimFlowModel, TheSameBytesLandingOnceMoreAreAGhost) {
+  // The target's program has put something else there as soon as it saw the signal.
+  FlowBed bed;
+  bed.put(300);
+  const auto signal = bed.flow.mark();
+  bed.land(300);
+  bed.flow.confirm(signal, "a signal");
+  bed.land(300);
+  bed.flow.finish();
+  EXPECT_EQ(bed.count(Finding::ghost), 1U);
+}
+
+TEST(SimFlowModel, ADeadSourcesLastPutsNeedNotBeThere) {
+  FlowBed bed;
+  bed.put(300);
+  bed.flow.finish(false);
+  EXPECT_TRUE(bed.findings.clean());
+}
+
 TEST(SimFlowModel, AWriteBehindTheUsedPartIsAGhost) {
   FlowBed bed;
   const auto id = bed.put(300);
@@ -224,7 +243,7 @@ struct SignalBed : FlowBed {
 TEST(SimSignalModel, EveryStepAndLeapsAreFine) {
   SignalBed bed;
   for (const std::uint64_t value : {0U, 5U, 5U, 20U}) bed.signal.observe(value, bed.findings);
-  bed.signal.finish(20, bed.findings);
+  bed.signal.finish(20, true, bed.findings);
   EXPECT_TRUE(bed.findings.clean());
 }
 
@@ -249,8 +268,17 @@ TEST(SimSignalModel, OneLeftOutIsLost) {
 
 TEST(SimSignalModel, TooLittleAtTheEndIsLost) {
   SignalBed bed;
-  bed.signal.finish(8, bed.findings);
+  bed.signal.finish(8, true, bed.findings);
   EXPECT_EQ(bed.count(Finding::lost), 1U);
+}
+
+TEST(SimSignalModel, ADeadSourcesLastSignalsNeedNotBeThereButOnlyInOrder) {
+  SignalBed bed;
+  bed.signal.finish(8, false, bed.findings);
+  EXPECT_TRUE(bed.findings.clean());
+  SignalBed other;
+  other.signal.finish(3, false, other.findings);
+  EXPECT_EQ(other.count(Finding::lost), 1U);
 }
 
 TEST(SimSignalModel, SeeingItMakesThePutsBeforeItDue) {
@@ -274,6 +302,8 @@ TEST(SimOwnWord, DoesWhatTheLibraryPromises) {
   EXPECT_EQ(word.apply(AtomicOp::fetch, 77, 77), 3U);
   EXPECT_EQ(word.apply(AtomicOp::swap, UINT64_MAX, 0), 3U);
   EXPECT_EQ(word.apply(AtomicOp::set, 1, 0), UINT64_MAX);
+  for (const std::uint64_t held : {13U, 12U, 3U, 1U}) EXPECT_TRUE(word.ever_held(held));
+  EXPECT_FALSE(word.ever_held(4));
   OwnWord narrow{UINT32_MAX, 4};
   narrow.apply(AtomicOp::add, 2, 0);
   EXPECT_EQ(narrow.value, 1U);
@@ -285,7 +315,7 @@ struct WordBed {
   void hold(Layout::SharedWord word, std::uint64_t value) {
     std::memcpy(memory.data() + layout.shared_word(word), &value, sizeof value);
   }
-  void finish() { words.finish(layout, memory, findings); }
+  void finish(int dead = -1) { words.finish(layout, memory, dead, findings); }
 
   Layout layout;
   std::vector<std::byte> memory;
@@ -295,12 +325,12 @@ struct WordBed {
 
 TEST(SimSharedWords, WhatFitsSomeOrderIsFine) {
   WordBed bed;
-  for (int i = 0; i < 3; ++i) bed.words.submitted_add();
+  for (int i = 0; i < 3; ++i) bed.words.submitted_add(0);
   bed.words.fetched_add(1, 0, 0);
   bed.words.fetched_add(0, 0, 2);
   bed.hold(Layout::kAddWord, 3);
-  bed.words.submitted_sum(UINT32_MAX);
-  bed.words.submitted_sum(2);
+  bed.words.submitted_sum(0, UINT32_MAX);
+  bed.words.submitted_sum(0, 2);
   bed.hold(Layout::kSumWord, 1);
   bed.words.submitted_swap(10);
   bed.words.submitted_swap(20);
@@ -318,7 +348,7 @@ TEST(SimSharedWords, WhatFitsSomeOrderIsFine) {
 TEST(SimSharedWords, AnAddTwiceIsDoubledAnAddLessIsLost) {
   for (const bool twice : {true, false}) {
     WordBed bed;
-    bed.words.submitted_add();
+    bed.words.submitted_add(0);
     bed.hold(Layout::kAddWord, twice ? 2 : 0);
     bed.finish();
     EXPECT_EQ(bed.findings.count(twice ? Finding::doubled : Finding::lost), 1U);
@@ -327,8 +357,8 @@ TEST(SimSharedWords, AnAddTwiceIsDoubledAnAddLessIsLost) {
 
 TEST(SimSharedWords, TheSameValueFetchedTwiceIsDoubled) {
   WordBed bed;
-  bed.words.submitted_add();
-  bed.words.submitted_add();
+  bed.words.submitted_add(0);
+  bed.words.submitted_add(0);
   bed.words.fetched_add(0, 0, 1);
   bed.words.fetched_add(1, 0, 1);
   bed.hold(Layout::kAddWord, 2);
@@ -338,8 +368,8 @@ TEST(SimSharedWords, TheSameValueFetchedTwiceIsDoubled) {
 
 TEST(SimSharedWords, FetchesOfOneSourceKeepTheirOrder) {
   WordBed bed;
-  bed.words.submitted_add();
-  bed.words.submitted_add();
+  bed.words.submitted_add(0);
+  bed.words.submitted_add(0);
   bed.words.fetched_add(0, 1, 0);
   bed.words.fetched_add(0, 0, 1);
   bed.hold(Layout::kAddWord, 2);
@@ -370,9 +400,35 @@ TEST(SimSharedWords, CompareSwapsMustFormAChain) {
   EXPECT_EQ(other.findings.count(Finding::corrupt), 1U);
 }
 
+TEST(SimSharedWords, OfADeadSourceAnyNumberMayBeThereInOrder) {
+  constexpr int kDead = 1;
+  for (const std::uint64_t sum : {7U, 10U, 14U, 11U, 3U}) {
+    WordBed bed;
+    bed.words.submitted_sum(0, 7);
+    bed.words.submitted_sum(kDead, 3);
+    bed.words.submitted_sum(kDead, 4);
+    bed.hold(Layout::kSumWord, sum);
+    bed.words.submitted_swap(10);
+    bed.words.submitted_swap(20);
+    bed.words.fetched_swap(0);  // by the other one; what the second has fetched nobody knows
+    bed.hold(Layout::kSwapWord, 20);
+    bed.words.submitted_compare(5);
+    bed.hold(Layout::kCompareWord, 5);
+    bed.finish(kDead);
+    const bool fits = sum == 7 || sum == 10 || sum == 14;
+    EXPECT_EQ(bed.findings.clean(), fits) << sum;
+  }
+  WordBed bed;
+  bed.words.submitted_swap(10);
+  bed.words.fetched_swap(10);
+  bed.hold(Layout::kSwapWord, 10);
+  bed.finish(kDead);
+  EXPECT_EQ(bed.findings.count(Finding::doubled), 1U);
+}
+
 TEST(SimSharedWords, AWrongSumShows) {
   WordBed bed;
-  bed.words.submitted_sum(5);
+  bed.words.submitted_sum(0, 5);
   bed.hold(Layout::kSumWord, 4);
   bed.finish();
   EXPECT_EQ(bed.findings.count(Finding::lost), 1U);

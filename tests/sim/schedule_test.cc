@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
+#include "base/log.hpp"
 #include "sanitized.hpp"
 #include "sim/campaign.hpp"
+#include "sim/goodput.hpp"
 #include "sim/memory_use.hpp"
 
 namespace railyard::sim {
@@ -17,6 +20,9 @@ constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
+
+/// What a simulated network does to the library is no news.
+const bool kQuiet = (set_log_level(LogLevel::error), true);
 
 std::string describe(const Totals& totals) {
   std::string text;
@@ -56,6 +62,10 @@ TEST(SimSchedule, PlansCoverWhatTheyShould) {
   bool binds = false;
   bool manual = false;
   bool large = false;
+  bool fails = false;
+  bool dies = false;
+  bool timed = false;
+  bool peaceful = false;
   for (std::uint64_t seed = 1; seed <= 1'000; ++seed) {
     const Plan plan = make_plan(seed, {});
     const auto& rail = plan.fabric.rails.front();
@@ -65,8 +75,12 @@ TEST(SimSchedule, PlansCoverWhatTheyShould) {
     binds = binds || rail.binds_registrations;
     manual = manual || !rail.progresses_alone;
     large = large || plan.behaviour.large;
+    (plan.fabric.changes.empty() ? peaceful : fails) = true;
+    dies = dies || !plan.fabric.deaths.empty();
+    timed = timed || rail.fencing == fabric::Fencing::timed;
   }
   EXPECT_TRUE(reorders && orderly && long_one && uneven && binds && manual && large);
+  EXPECT_TRUE(fails && peaceful && dies && timed);
 }
 
 TEST(SimSchedule, OptionsAreKept) {
@@ -122,7 +136,42 @@ TEST_P(SimFaultKind, AloneFindsNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sim, SimFaultKind,
-                         testing::Values("none", "reorder", "delay", "slow-rail", "busy", "late-completion"));
+                         testing::Values("none", "reorder", "delay", "slow-rail", "busy", "late-completion", "kill",
+                                         "flap", "black-hole", "lost-completion", "late-packets", "two-of-four",
+                                         "peer-death"));
+
+TEST(SimSchedule, WithoutFencesTheSameSeedsFindGhosts) {
+  ScenarioOptions options;
+  options.any_faults = false;
+  options.faults = fabric::sim::parse_faults("late-packets,kill").value();
+  constexpr std::uint64_t kSchedules = 60;
+  const auto fenced = run_schedules(200'000, kSchedules, options);
+  ASSERT_TRUE(fenced.ok());
+  EXPECT_TRUE(fenced->clean()) << describe(*fenced);
+  EXPECT_GT(fenced->packets_fenced, 0U);
+  options.fence = false;
+  const auto unfenced = run_schedules(200'000, kSchedules, options);
+  ASSERT_TRUE(unfenced.ok());
+  EXPECT_GT(unfenced->ghosts, 0U);
+}
+
+TEST(SimGoodput, ASmallWorldCarriesNearlyWhatItsStandingRailsCould) {
+  GoodputOptions options;
+  options.ranks = 64;
+  options.seconds = 1.2;
+  options.failing = 0.03;
+  const auto result = measure_goodput(options);
+  ASSERT_TRUE(result.ok()) << result.error().text();
+  EXPECT_GT(result->failures, 5U);
+  EXPECT_EQ(result->wrong, 0U);
+  EXPECT_EQ(result->refused, 0U);
+  EXPECT_GT(result->replayed, 0U);
+  EXPECT_GE(result->share, 0.95);  // virtual time: the same on every machine
+  EXPECT_EQ(result->steps.size(), 120U);
+  EXPECT_LT(std::ranges::min(result->steps, {}, &GoodputStep::possible).possible, result->line_rate);
+  options.ranks = 1;
+  EXPECT_EQ(measure_goodput(options).status(), Status::out_of_range);
+}
 
 class SimSeeds : public testing::TestWithParam<std::uint64_t> {};
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -17,9 +18,12 @@ namespace railyard::fabric::sim {
 
 struct TwoRails {
   explicit TwoRails(const std::function<void(RailOptions&)>& change = {}, std::uint64_t seed = 1)
-      : fabric(make_options(change, seed)), a(open(0)), b(open(1)) {
-    b_from_a = a->connect(b->address()).value();
-    a_from_b = b->connect(a->address()).value();
+      : TwoRails(make_options(change, seed)) {}
+  explicit TwoRails(const FabricOptions& options) : fabric(options), a(open(0)), b(open(1)) {
+    b_from_a = a->connect(b->address(), {}).value();
+    a_from_b = b->connect(a->address(), {}).value();
+    // A link stands after the longer latency of its ends.
+    fabric.advance(std::max(options.rails[0].latency, options.rails[1].latency));
   }
 
   static FabricOptions make_options(const std::function<void(RailOptions&)>& change, std::uint64_t seed) {
@@ -65,6 +69,36 @@ struct TwoRails {
   std::unique_ptr<Rail> b;
   RemoteId b_from_a = 0;
   RemoteId a_from_b = 0;
+};
+
+/// Both ends of a write or read: local memory at A, a registered region at B.
+struct Regions {
+  Regions(TwoRails& world, std::size_t bytes)
+      : rails(world),
+        here(bytes),
+        there(bytes),
+        here_registration(world.a->register_memory(here, {}).value()),
+        there_registration(world.b->register_memory(there, {.remote = true}).value()) {}
+  ~Regions() {
+    if (rails.a) rails.a->deregister_memory(here_registration);
+    if (rails.b && !gone) rails.b->deregister_memory(there_registration);
+  }
+  Regions(const Regions&) = delete;
+  Regions& operator=(const Regions&) = delete;
+
+  LocalPiece local(std::size_t offset, std::size_t bytes) {
+    return {here.data() + offset, bytes, here_registration.descriptor[static_cast<std::size_t>(Lane::data)]};
+  }
+  RemotePiece remote(std::size_t offset) const {
+    return {rails.b_from_a, there_registration.remote_base + offset, there_registration.key};
+  }
+
+  TwoRails& rails;
+  std::vector<std::byte> here;
+  std::vector<std::byte> there;
+  Registration here_registration;
+  Registration there_registration;
+  bool gone = false;
 };
 
 inline std::vector<std::byte> counting_bytes(std::size_t count, std::size_t first = 1) {

@@ -34,22 +34,22 @@ std::int64_t saturate(Link& link, double rate, std::int64_t now, std::int64_t un
 
 TEST(Link, LearnsTheRateOfItsPath) {
   for (const double rate : {12.5e6, 50e6, 1e9}) {
-    Link link(0, 0, 0, 0, SIZE_MAX, kLimits);
+    Link link(0, 0, 0, SIZE_MAX, kLimits);
     saturate(link, rate, 0, 1'000'000'000);
     EXPECT_NEAR(link.rate(), rate, rate * 0.1);
   }
 }
 
 TEST(Link, FollowsARateThatDrops) {
-  Link link(0, 0, 0, 0, SIZE_MAX, kLimits);
+  Link link(0, 0, 0, SIZE_MAX, kLimits);
   const std::int64_t now = saturate(link, 100e6, 0, 500'000'000);
   saturate(link, 10e6, now, now + 2'000'000'000);
   EXPECT_NEAR(link.rate(), 10e6, 2e6);
 }
 
 TEST(Link, ASlowLinkTakesSmallerPiecesAndFewer) {
-  Link slow(0, 0, 0, 0, SIZE_MAX, kLimits);
-  Link fast(1, 1, 0, 0, SIZE_MAX, kLimits);
+  Link slow(0, 0, 0, SIZE_MAX, kLimits);
+  Link fast(1, 1, 0, SIZE_MAX, kLimits);
   saturate(slow, 10e6, 0, 500'000'000);
   saturate(fast, 400e6, 0, 500'000'000);
   EXPECT_LT(slow.chunk(), fast.chunk());
@@ -57,8 +57,8 @@ TEST(Link, ASlowLinkTakesSmallerPiecesAndFewer) {
 }
 
 TEST(Link, LoadIsTimeNotBytes) {
-  Link slow(0, 0, 0, 0, SIZE_MAX, kLimits);
-  Link fast(1, 1, 0, 0, SIZE_MAX, kLimits);
+  Link slow(0, 0, 0, SIZE_MAX, kLimits);
+  Link fast(1, 1, 0, SIZE_MAX, kLimits);
   saturate(slow, 10e6, 0, 500'000'000);
   saturate(fast, 100e6, 0, 500'000'000);
   slow.piece_posted(100'000, 0);
@@ -67,7 +67,7 @@ TEST(Link, LoadIsTimeNotBytes) {
 }
 
 TEST(Link, AnIdleSpellIsNotTakenForASlowPath) {
-  Link link(0, 0, 0, 0, SIZE_MAX, kLimits);
+  Link link(0, 0, 0, SIZE_MAX, kLimits);
   const std::int64_t now = saturate(link, 100e6, 0, 500'000'000);
   const double before = link.rate();
   for (int i = 1; i <= 100; ++i) {
@@ -79,12 +79,12 @@ TEST(Link, AnIdleSpellIsNotTakenForASlowPath) {
 }
 
 TEST(Link, AloneItCutsNothingSmall) {
-  const Link link(0, 0, 0, 0, SIZE_MAX, {32 * 1024, 1024 * 1024, true});
+  const Link link(0, 0, 0, SIZE_MAX, {32 * 1024, 1024 * 1024, true});
   EXPECT_EQ(link.chunk(), 1024U * 1024U);
 }
 
 TEST(Link, RespectsWhatTheRailCanWrite) {
-  const Link link(0, 0, 0, 0, 8192, {32 * 1024, 1024 * 1024, true});
+  const Link link(0, 0, 0, 8192, {32 * 1024, 1024 * 1024, true});
   EXPECT_EQ(link.chunk(), 8192U);
 }
 

@@ -47,8 +47,22 @@ class ScriptRail final : public fabric::Rail {
   std::string name() const override { return "script"; }
   std::string fabric() const override { return "script"; }
   std::vector<std::byte> address() const override { return {std::byte{1}}; }
-  Result<fabric::RemoteId> connect(std::span<const std::byte>) override { return next_remote_++; }
-  void disconnect(fabric::RemoteId) override { ++disconnects; }
+  Result<fabric::RemoteId> connect(std::span<const std::byte>, fabric::LinkTag tag) override {
+    connects.push_back(tag);
+    return next_remote_++;
+  }
+  void disconnect(fabric::RemoteId remote) override {
+    ++disconnects;
+    std::erase_if(held, [&](const Held& each) {
+      if (each.remote != remote) return false;
+      events.push_back({fabric::Event::Kind::failed, 0, 0, each.context, 125});
+      return true;
+    });
+  }
+  bool fence(fabric::LinkTag tag) override {
+    fences.push_back(tag);
+    return fence_answer;
+  }
   Result<fabric::Registration> register_memory(std::span<std::byte> memory, fabric::Access) override {
     ++registrations;
     fabric::Registration registration;
@@ -61,7 +75,7 @@ class ScriptRail final : public fabric::Rail {
     if (answer != fabric::Post::posted) return answer;
     const auto* data = static_cast<const std::byte*>(message.address);
     sends.push_back({remote, std::vector<std::byte>(data, data + message.bytes), context});
-    if (complete_at_once) events.push_back({fabric::Event::Kind::sent, 0, 0, context, 0});
+    end(fabric::Event::Kind::sent, remote, 0, context);
     return fabric::Post::posted;
   }
   fabric::Post receive(fabric::LocalPiece buffer, fabric::PostContext* context) override {
@@ -72,12 +86,13 @@ class ScriptRail final : public fabric::Rail {
                      fabric::PostContext* context) override {
     if (answer != fabric::Post::posted) return answer;
     writes.push_back({to, from, options, context});
-    if (complete_at_once) events.push_back({fabric::Event::Kind::written, 0, from.bytes, context, 0});
+    end(fabric::Event::Kind::written, to.remote, from.bytes, context);
     return fabric::Post::posted;
   }
   fabric::Post read(fabric::RemotePiece from, fabric::LocalPiece to, fabric::PostContext* context) override {
     if (answer != fabric::Post::posted) return answer;
     reads.push_back({from, to, context});
+    held.push_back({from.remote, context});
     return fabric::Post::posted;
   }
   std::size_t poll(std::span<fabric::Event> out) override {
@@ -106,8 +121,40 @@ class ScriptRail final : public fabric::Rail {
     events.push_back({fabric::Event::Kind::landed, immediate, bytes, nullptr, 0});
   }
 
+  void lose(fabric::RemoteId remote, bool refused = false) {
+    fabric::Event event;
+    event.kind = fabric::Event::Kind::lost;
+    event.remote = remote;
+    event.refused = refused;
+    events.push_back(event);
+  }
+  void set_interface(bool up) {
+    fabric::Event event;
+    event.kind = up ? fabric::Event::Kind::rail_up : fabric::Event::Kind::rail_down;
+    events.push_back(event);
+  }
+  /// Of the messages sent, the notices of one kind.
+  std::vector<wire::RecordHeader> notices(wire::RecordKind kind) const {
+    std::vector<wire::RecordHeader> found;
+    for (const Sent& sent : sends) {
+      if (sent.header().kind != wire::FrameKind::notice) continue;
+      wire::RecordHeader record;
+      std::memcpy(&record, sent.bytes.data() + wire::kRecordsAt, sizeof record);
+      if (record.kind == kind) found.push_back(record);
+    }
+    return found;
+  }
+
+  struct Held {
+    fabric::RemoteId remote;
+    fabric::PostContext* context;
+  };
   fabric::Post answer = fabric::Post::posted;
   bool complete_at_once = true;
+  bool fence_answer = true;
+  std::vector<fabric::LinkTag> connects;
+  std::vector<fabric::LinkTag> fences;
+  std::vector<Held> held;  ///< what no event has ended yet
   std::vector<Sent> sends;
   std::vector<Written> writes;
   std::vector<Read> reads;
@@ -119,6 +166,14 @@ class ScriptRail final : public fabric::Rail {
   fabric::Capabilities capabilities_;
 
  private:
+  void end(fabric::Event::Kind kind, fabric::RemoteId remote, std::size_t bytes, fabric::PostContext* context) {
+    if (complete_at_once) {
+      events.push_back({kind, 0, bytes, context, 0});
+    } else {
+      held.push_back({remote, context});
+    }
+  }
+
   fabric::RemoteId next_remote_ = 0;
 };
 

@@ -1,5 +1,6 @@
 // `railyard sim`: random schedules on a simulated network, each from a seed, everything they did checked.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -15,6 +16,7 @@
 #include "json.hpp"
 #include "sim/campaign.hpp"
 #include "sim/memory_use.hpp"
+#include "sim_goodput.hpp"
 #include "text.hpp"
 
 namespace railyard::tool {
@@ -23,6 +25,7 @@ namespace {
 
 constexpr std::uint32_t kMostScheduleRanks = 256;
 constexpr std::uint32_t kMostMemoryRanks = 16'384;
+constexpr std::uint32_t kMostGoodputRanks = 4'096;
 constexpr std::uint32_t kMostRails = 16;
 constexpr std::uint64_t kMostSchedules = 1'000'000'000;
 
@@ -34,7 +37,10 @@ struct SimOptions {
   std::uint32_t rails = 0;
   std::uint32_t operations = 0;
   bool memory = false;
+  bool goodput = false;
+  bool no_fence = false;
   std::string json;
+  std::string svg;
 };
 
 std::string footer() {
@@ -43,7 +49,8 @@ std::string footer() {
       "  railyard sim --schedules 10000                     what CI runs\n"
       "  railyard sim --schedules 1 --seed 77               one schedule again, exactly\n"
       "  railyard sim --faults reorder,busy --ranks 16      these faults only, in a larger world\n"
-      "  railyard sim --memory --ranks 64,512,4096          bytes per peer\n\n"
+      "  railyard sim --memory --ranks 64,512,4096          bytes per peer\n"
+      "  railyard sim --goodput --svg goodput.svg           what failing rails cost a large world\n\n"
       "Fault kinds (comma list); by default each schedule draws some of them:\n  none: an orderly network";
   for (const auto& kind : fabric::sim::fault_kinds()) text += fmt::format("\n  {}: {}", kind.name, kind.meaning);
   return text;
@@ -74,6 +81,7 @@ std::string replay_command(const SimOptions& options, std::uint64_t seed) {
   if (!options.ranks.empty()) command += fmt::format(" --ranks {}", options.ranks);
   if (options.rails != 0) command += fmt::format(" --rails {}", options.rails);
   if (options.operations != 0) command += fmt::format(" --operations {}", options.operations);
+  if (options.no_fence) command += " --no-fence";
   return command;
 }
 
@@ -109,6 +117,10 @@ std::string totals_json(const SimOptions& options, const sim::Totals& totals) {
       .field("faults", options.faults.empty() ? "drawn" : options.faults.c_str())
       .field("packets", totals.packets)
       .field("held_out_of_order", totals.held_out_of_order)
+      .field("links_lost", totals.links_lost)
+      .field("pieces_replayed", totals.replayed)
+      .field("packets_fenced", totals.packets_fenced)
+      .field("deaths", totals.deaths)
       .field("virtual_seconds", totals.virtual_seconds);
   json.key("first_failing_seed");
   if (totals.first_failing_seed) {
@@ -128,6 +140,10 @@ void print_totals(const sim::Totals& totals) {
   row("packets", totals.packets);
   row("messages that came before their turn", totals.held_out_of_order);
   row("posts answered busy", totals.busy);
+  row("links lost", totals.links_lost);
+  row("pieces sent again", totals.replayed);
+  row("late packets kept out by a fence", totals.packets_fenced);
+  row("processes that died", totals.deaths);
   table.rule();
   row("lost", totals.lost);
   row("doubled", totals.doubled);
@@ -148,6 +164,7 @@ int run_schedules_command(const SimOptions& options) {
   scenario.ranks = ranks->empty() ? 0 : ranks->front();
   scenario.rails = options.rails;
   scenario.operations = options.operations;
+  scenario.fence = !options.no_fence;
   if (!options.faults.empty()) {
     auto kinds = fabric::sim::parse_faults(options.faults);
     if (!kinds) return report_error("sim", Error(Status::invalid, "--faults: " + kinds.error().message()));
@@ -171,6 +188,7 @@ int run_schedules_command(const SimOptions& options) {
              totals->failed_schedules, totals->schedules, seed);
   for (const std::string& note : totals->first_notes) fmt::print(stderr, "  {}\n", note);
   fmt::print(stderr, "replay it with: {}\n", replay_command(options, seed));
+  if (!totals->more_seeds.empty()) fmt::print(stderr, "also: seeds {}\n", fmt::join(totals->more_seeds, ", "));
   return kExitFailed;
 }
 
@@ -217,15 +235,31 @@ int run_memory_command(const SimOptions& options) {
   return written ? int{kExitOk} : report_error("sim", written.error());
 }
 
+int run_goodput(const SimOptions& options) {
+  const auto ranks = parse_ranks(options.ranks, 2, kMostGoodputRanks);
+  if (!ranks) return report_error("sim", ranks.error());
+  sim::GoodputOptions goodput;
+  if (!ranks->empty()) goodput.ranks = ranks->front();
+  if (options.rails != 0) goodput.rails = options.rails;
+  goodput.seed = options.seed;
+  return run_goodput_command(goodput, options.json, options.svg);
+}
+
 int run(const SimOptions& options) {
   if (options.rails > kMostRails) {
     return report_error("sim",
                         Error(Status::invalid, fmt::format("--rails {}: at most {}", options.rails, kMostRails)));
   }
-  if (!options.json.empty()) {
-    if (auto writable = check_writable(options.json); !writable) return report_error("sim", writable.error());
+  for (const std::string& file : {options.json, options.svg}) {
+    if (file.empty()) continue;
+    if (auto writable = check_writable(file); !writable) return report_error("sim", writable.error());
   }
-  set_log_level(LogLevel::error);  // what a simulated network does to the library is no news
+  if (!options.svg.empty() && !options.goodput) {
+    return report_error("sim", Error(Status::invalid, "--svg: the curve is that of --goodput"));
+  }
+  // What a simulated network does to the library is no news, unless one schedule is run again to see it.
+  set_log_level(options.schedules == 1 ? LogLevel::debug : LogLevel::error);
+  if (options.goodput) return run_goodput(options);
   return options.memory ? run_memory_command(options) : run_schedules_command(options);
 }
 
@@ -247,6 +281,11 @@ void add_sim_command(CLI::App& app, int& exit_code) {
                       "Operations of every schedule (drawn: 40 to 240, some 2500)");
   command->add_flag("--memory", options->memory,
                     "Measure memory per peer instead, by default for 64, 512 and 4096 ranks");
+  command->add_flag("--goodput", options->goodput,
+                    "Measure what failing rails cost instead, by default with 1024 ranks of 4 rails");
+  command->add_option("--svg", options->svg, "Draw the curve of --goodput to this file");
+  // In the manual page only: a world without fences is for those who want to see what fences are for.
+  command->add_flag("--no-fence", options->no_fence)->group("");
   command->add_option("--json", options->json, "Write the result to this file (- is the standard output)");
   command->footer(footer());
   command->callback([options, &exit_code] { exit_code = run(*options); });

@@ -48,16 +48,18 @@ Error no_provider(const std::string& asked) {
     return Error(Status::not_found,
                  fmt::format("libfabric offers nothing at all on this machine{}: is its package complete?", because));
   if (asked.empty())
-    return Error(Status::not_found,
-                 fmt::format("no libfabric provider here can carry a rail{}: it needs messages, RMA and 4 bytes of "
-                             "immediate data on reliable-datagram endpoints. Here are: {}. Bring up a network "
-                             "interface, or name one in RAILYARD_PROVIDER",
-                             because, fmt::join(here, ", ")));
+    return Error(
+        Status::not_found,
+        fmt::format("no libfabric provider here can carry a rail{}: it needs messages, RMA and 4 bytes of "
+                    "immediate data on connected or reliable-datagram endpoints. Here are: {}. Bring up a network "
+                    "interface, or name one in RAILYARD_PROVIDER",
+                    because, fmt::join(here, ", ")));
   if (std::find(here.begin(), here.end(), core_name(asked)) != here.end())
-    return Error(Status::unsupported,
-                 fmt::format("provider '{}' is here but cannot carry a rail: it needs messages, RMA and 4 bytes of "
-                             "immediate data on reliable-datagram endpoints. Try another in RAILYARD_PROVIDER: {}",
-                             asked, fmt::join(here, ", ")));
+    return Error(
+        Status::unsupported,
+        fmt::format("provider '{}' is here but cannot carry a rail: it needs messages, RMA and 4 bytes of "
+                    "immediate data on connected or reliable-datagram endpoints. Try another in RAILYARD_PROVIDER: {}",
+                    asked, fmt::join(here, ", ")));
   const std::vector<std::string_view> names(here.begin(), here.end());
   return Error(Status::not_found,
                fmt::format("no libfabric provider '{}' on this machine{}: here are {}. Set RAILYARD_PROVIDER to one of "
@@ -65,12 +67,14 @@ Error no_provider(const std::string& asked) {
                            asked, because, fmt::join(here, ", "), nearest_name(asked, names)));
 }
 
+bool can_carry_a_rail(const fi_info& info) { return info.ep_attr->type == FI_EP_RDM || connects(info); }
+
 /// The full name of the provider to use; empty when none will do.
 std::string choose_provider(const fi_info* found, const std::string& asked) {
   const fi_info* best = nullptr;
   for (const fi_info* info = found; info != nullptr; info = info->next) {
     const std::string_view name = info->fabric_attr->prov_name;
-    if (asked.empty() ? only_by_name(name) : !matches(name, asked)) continue;
+    if (!can_carry_a_rail(*info) || (asked.empty() ? only_by_name(name) : !matches(name, asked))) continue;
     if (best == nullptr || rank_of(*info) < rank_of(*best)) best = info;
   }
   return best == nullptr ? std::string() : std::string(best->fabric_attr->prov_name);
@@ -95,6 +99,47 @@ Result<Info> query_by_progress(const std::string& provider, Info native) {
   return native;
 }
 
+/// What the offers are made of.
+struct Selection {
+  std::string provider;
+  fi_ep_type endpoints = FI_EP_RDM;
+  Info found;
+};
+
+/// The connected endpoints of a provider; `provider` stays empty where it has none. They are asked for as moved by
+/// calls: the tcp provider claims to move by itself, but its bytes reach memory only inside calls to it.
+Result<Selection> select_connected(const std::string& asked) {
+  auto found = query({.provider = asked, .endpoints = FI_EP_MSG, .data_progress = FI_PROGRESS_MANUAL});
+  if (!found) return std::move(found.error());
+  Selection selection;
+  selection.provider = choose_provider(found->get(), asked);
+  selection.endpoints = FI_EP_MSG;
+  selection.found = std::move(*found);
+  return selection;
+}
+
+/// Connected endpoints where the best provider has them, else datagrams; or what the settings say.
+Result<Selection> select(const Settings& settings) {
+  auto native = query({.provider = settings.provider});
+  if (!native) return std::move(native.error());
+  const std::string provider = choose_provider(native->get(), settings.provider);
+  // A full name, "tcp;ofi_rxm", asks for the datagrams that its second part makes of connections.
+  const bool layered = settings.provider.find(';') != std::string::npos;
+  if (settings.endpoints != "datagram" && !layered) {
+    auto connected = select_connected(provider.empty() ? settings.provider : std::string(core_name(provider)));
+    if (!connected || !connected->provider.empty()) return connected;
+  }
+  if (provider.empty()) return no_provider(settings.provider);
+  if (settings.endpoints == "connected")
+    return Error(Status::unsupported,
+                 fmt::format("RAILYARD_ENDPOINTS=connected, but provider '{}' has no connected endpoints with shared "
+                             "receives: set it to auto, or choose another in RAILYARD_PROVIDER",
+                             provider));
+  auto found = query_by_progress(provider, std::move(*native));
+  if (!found) return std::move(found.error());
+  return Selection{provider, FI_EP_RDM, std::move(*found)};
+}
+
 /// IPv4 before IPv6 before an IPv6 address that is good on its own link only.
 int address_rank(const fi_info& info) {
   if (info.addr_format != FI_SOCKADDR_IN6) return 0;
@@ -107,6 +152,7 @@ std::vector<const fi_info*> one_per_nic(const fi_info* found, const std::string&
   std::vector<const fi_info*> nics;
   for (const fi_info* info = found; info != nullptr; info = info->next) {
     if (info->fabric_attr->prov_name != provider || info->domain_attr->name == nullptr) continue;
+    if (!can_carry_a_rail(*info)) continue;
     const auto same = std::find_if(nics.begin(), nics.end(), [&](const fi_info* other) {
       return std::strcmp(other->domain_attr->name, info->domain_attr->name) == 0;
     });
@@ -122,13 +168,15 @@ bool link_is_down(const fi_info& info) {
   return info.nic != nullptr && info.nic->link_attr != nullptr && info.nic->link_attr->state == FI_LINK_DOWN;
 }
 
-Result<RailOffer> make_offer(const fi_info& info, bool delivery_complete, bool loopback, bool host_only) {
+Result<RailOffer> make_offer(const fi_info& info, bool delivery_complete, const Interface* interface, bool host_only) {
+  const bool loopback = interface != nullptr && interface->loopback;
   // One entry alone: fi_dupinfo copies no list.
   auto choice = std::make_shared<Choice>();
   choice->info.reset(fi_dupinfo(&info));
   if (!choice->info) return Error(Status::no_memory, "no memory for a copy of a fi_info");
   choice->delivery_complete = delivery_complete;
   choice->place = address_text(info);
+  if (interface != nullptr && !loopback) choice->interface = info.domain_attr->name;
   RailOffer offer;
   offer.driver = "ofi";
   offer.provider = info.fabric_attr->prov_name;
@@ -161,19 +209,18 @@ Error no_interface(const Settings& settings, const std::string& provider, const 
 
 Result<std::vector<RailOffer>> discover_ofi(const Settings& settings) {
   using namespace ofi;
-  auto native = query({.provider = settings.provider});
-  if (!native) return std::move(native.error());
-  const std::string provider = choose_provider(native->get(), settings.provider);
-  if (provider.empty()) return no_provider(settings.provider);
-  auto found = query_by_progress(provider, std::move(*native));
-  if (!found) return std::move(found.error());
+  auto selection = select(settings);
+  if (!selection) return std::move(selection.error());
+  const std::string& provider = selection->provider;
+  const fi_ep_type endpoints = selection->endpoints;
   const bool delivery_complete =
-      offered(query({.provider = provider, .transmit_flags = FI_DELIVERY_COMPLETE}), provider);
-  const bool host_only = !offered(query({.provider = provider, .extra_caps = FI_REMOTE_COMM}), provider);
+      offered(query({.provider = provider, .endpoints = endpoints, .transmit_flags = FI_DELIVERY_COMPLETE}), provider);
+  const bool host_only =
+      !offered(query({.provider = provider, .endpoints = endpoints, .extra_caps = FI_REMOTE_COMM}), provider);
 
   const auto interfaces = list_interfaces();
   const InterfaceFilter filter(settings.interfaces);
-  const std::vector<const fi_info*> nics = one_per_nic(found->get(), provider);
+  const std::vector<const fi_info*> nics = one_per_nic(selection->found.get(), provider);
   std::vector<RailOffer> offers;
   std::vector<std::string> down;
   for (const fi_info* info : nics) {
@@ -184,7 +231,7 @@ Result<std::vector<RailOffer>> discover_ofi(const Settings& settings) {
       continue;
     }
     if (!filter.takes(info->domain_attr->name)) continue;
-    auto offer = make_offer(*info, delivery_complete, is_interface && interface->second.loopback, host_only);
+    auto offer = make_offer(*info, delivery_complete, is_interface ? &interface->second : nullptr, host_only);
     if (!offer) return std::move(offer.error());
     offers.push_back(std::move(*offer));
   }

@@ -13,7 +13,7 @@ Result<Info> query(const Query& query) {
   if (!hints) return Error(Status::no_memory, "no memory for libfabric hints");
   hints->caps = FI_MSG | FI_RMA | query.extra_caps;
   hints->mode = kModes;
-  hints->ep_attr->type = FI_EP_RDM;
+  hints->ep_attr->type = query.endpoints;
   hints->tx_attr->op_flags = query.transmit_flags;
   hints->domain_attr->mr_mode = kRegistrationModes;
   hints->domain_attr->cq_data_size = kImmediateBytes;
@@ -28,6 +28,12 @@ Result<Info> query(const Query& query) {
   if (code != 0)
     return Error(Status::io, fmt::format("libfabric could not look for providers: {}", fi_strerror(-code)));
   return Info(found);
+}
+
+bool connects(const fi_info& info) {
+  // All guests receive from one pool; a registration serves all connections.
+  return info.ep_attr->type == FI_EP_MSG && info.domain_attr->max_ep_srx_ctx != 0 &&
+         (info.domain_attr->mr_mode & FI_MR_ENDPOINT) == 0;
 }
 
 std::string_view core_name(std::string_view provider) { return provider.substr(0, provider.find(';')); }

@@ -27,6 +27,7 @@ inline constexpr std::uint64_t kModes = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA
 /// Further demands of one query.
 struct Query {
   std::string provider;  ///< empty: all of them
+  fi_ep_type endpoints = FI_EP_RDM;
   std::uint64_t extra_caps = 0;
   std::uint64_t transmit_flags = 0;
   fi_progress data_progress = FI_PROGRESS_UNSPEC;
@@ -34,6 +35,8 @@ struct Query {
 
 /// The providers that can carry a rail, in libfabric's order of preference; empty when there is none.
 Result<Info> query(const Query& query);
+/// Whether the entry offers connected endpoints that can carry a rail.
+bool connects(const fi_info& info);
 /// "tcp" for "tcp;ofi_rxm": the part that touches the hardware.
 std::string_view core_name(std::string_view provider);
 /// Names of all core providers that have anything to offer here, whether a rail can use it or not.
@@ -44,6 +47,7 @@ struct Choice {
   Info info;                       ///< one entry; its `next` is null
   bool delivery_complete = false;  ///< a write's completion can mean "visible at the target"
   std::string place;               ///< an address for messages: "192.0.2.2"; may be empty
+  std::string interface;           ///< the network interface to watch; empty: none
 };
 
 }  // namespace railyard::fabric::ofi

@@ -1,10 +1,5 @@
-/// One rail over libfabric: a domain with two reliable-datagram endpoints, one for each lane.
-///
-/// Lanes. Each lane has an endpoint and a completion queue of its own. A libfabric queue is also what moves a manual
-/// provider, and over tcp each endpoint costs a system call per look (0.45 us): with one queue for both every 8-byte
-/// message would pay for the idle data lane. So the data lane is looked at every time while it has work or lately had
-/// some, and every `kIdleLook`-th time otherwise. On providers that move by themselves the second look costs
-/// nanoseconds and the rule does no harm.
+/// What every rail over libfabric is made of, whatever its endpoints: a domain, registrations, names, and the state of
+/// its interface. `DatagramRail` and `ConnectedRail` add the endpoints.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -16,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -23,54 +19,67 @@
 #include "fabric/ofi/fid.hpp"
 #include "fabric/ofi/info.hpp"
 #include "fabric/ofi/keys.hpp"
+#include "fabric/ofi/link_watch.hpp"
+#include "fabric/ofi/pending.hpp"
 #include "fabric/rail.hpp"
 
 namespace railyard::fabric::ofi {
 
-class OfiRail final : public Rail {
+class OfiRail : public Rail {
  public:
-  static Result<std::unique_ptr<OfiRail>> open(const RailOffer& offer);
-  ~OfiRail() override;
   OfiRail(const OfiRail&) = delete;
   OfiRail& operator=(const OfiRail&) = delete;
 
   const Capabilities& capabilities() const override { return capabilities_; }
   std::string name() const override { return name_; }
   std::string fabric() const override { return fabric_name_; }
-  std::vector<std::byte> address() const override;
-
-  Result<RemoteId> connect(std::span<const std::byte> address) override;
-  void disconnect(RemoteId remote) override;
-
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void deregister_memory(const Registration& registration) override;
-
-  Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
-  Post receive(LocalPiece buffer, PostContext* context) override;
-  Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;
-  Post read(RemotePiece from, LocalPiece to, PostContext* context) override;
-  std::size_t poll(std::span<Event> events) override;
-  void stop() override;
-
   std::string describe_error(int error) const override;
   std::string failure() const override;
 
- private:
-  static constexpr unsigned kIdleLook = 16;     ///< an idle data lane is looked at every so many polls
-  static constexpr unsigned kWarmLooks = 1024;  ///< polls that a data lane counts as busy after its last event
-  static constexpr std::size_t kReadBatch = 32;
+ protected:
+  static constexpr std::size_t kReadBatch = 32;  ///< completions of one call to libfabric
+  static constexpr unsigned kSlowLook = 64;      ///< what seldom happens is looked for every so many polls
+  /// Immediates of many peers may arrive between two polls: room for them beyond this rail's own operations.
+  static constexpr std::size_t kLandingRoom = 16384;
 
-  struct LaneParts {
-    Fid<fid_cq> queue;
-    Fid<fid_av> addresses;
-    Fid<fid_ep> endpoint;  // after what it is bound to: it closes first
-    std::vector<std::byte> name;
-    std::size_t outstanding = 0;  ///< transmits without their completion yet
-  };
-  /// Where a remote's lanes are. A slot that is free has no address.
-  struct Remote {
-    std::array<fi_addr_t, kLanes> lane{FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL};
-  };
+  OfiRail() = default;
+  /// Opens fabric and domain, and says what the rail can do.
+  Result<void> open_domain(const RailOffer& offer, const Choice& choice);
+  /// A queue of the wanted size, or of the largest that the provider grants, but not under the least.
+  Result<Fid<fid_cq>> open_queue(std::size_t wanted, std::size_t least);
+  Error set_up_error(const char* step, int code) const;
+  /// The name by which libfabric reaches an endpoint.
+  Result<std::vector<std::byte>> name_of(fid& endpoint) const;
+  /// Where a registration is bound to, on providers that want that.
+  virtual fid_ep* endpoint_for(Lane lane) = 0;
+  void close_registrations();
+
+  Post fail(const char* operation, int code);
+  Result<void> refuse_if_stopped() const;
+  /// After this the rail does nothing any more.
+  void give_up(int code);
+  /// Reads one error completion; false: there was none.
+  bool read_error(fid_cq& queue, fi_cq_err_entry& entry) const;
+  /// Reports a change of the interface's state.
+  void look_at_interface();
+
+  Capabilities capabilities_;
+  std::string name_;
+  std::string fabric_name_;
+  std::size_t depth_ = 0;     ///< bound of the transmits of a lane, and of the receives
+  std::size_t receives_ = 0;  ///< posted on the control lane
+  bool stopped_ = false;
+  int broken_ = 0;  ///< why the rail can do nothing any more
+  unsigned turn_ = 0;
+  PendingEvents pending_;  ///< what `poll` hands out first
+
+  Info info_;
+  Fid<fid_fabric> fabric_;
+  Fid<fid_domain> domain_;
+
+ private:
   /// A registration as libfabric holds it; its key goes back only after it is closed.
   struct Held {
     Fid<fid_mr> object;
@@ -78,56 +87,26 @@ class OfiRail final : public Rail {
     std::uint64_t key = 0;
   };
 
-  OfiRail() = default;
-  LaneParts& part(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
-  const LaneParts& part(Lane lane) const { return lanes_[static_cast<std::size_t>(lane)]; }
-
-  Result<void> open_lane(Lane lane);
-  Result<void> open_queue(LaneParts& parts, std::size_t wanted, std::size_t least);
-  void open_landing_receives();
-  void set_capabilities(const RailOffer& offer, bool delivery_complete);
-  Result<fi_addr_t> insert_address(Lane lane, std::span<const std::byte> name);
-
+  void set_capabilities(const RailOffer& offer, const Choice& choice);
   Result<std::uint64_t> hold(std::span<std::byte> memory, Lane lane, std::uint64_t access);
   void release(std::uint64_t id);
   Error registration_error(const char* step, std::span<std::byte> memory, Lane lane, int code) const;
 
-  bool known(RemoteId remote) const { return remote < remotes_.size() && remotes_[remote].lane[0] != FI_ADDR_NOTAVAIL; }
-  Post settle(LaneParts& lane, ssize_t code, const char* operation);
-  Post fail(const char* operation, int code);
-  bool look_at_data_lane();
-  std::size_t read_queue(LaneParts& lane, std::span<Event> events);
-  bool read_entry(LaneParts& lane, const fi_cq_data_entry& entry, Event& event);
-  bool read_error(LaneParts& lane, Event& event);
-  bool take_back_landing_receive(void* context);
-  void post_landing_receives();
-
-  Capabilities capabilities_;
-  std::string name_;
-  std::string fabric_name_;
-  std::size_t depth_ = 0;     ///< bound of the transmits of each lane, and of the receives
-  std::size_t receives_ = 0;  ///< posted on the control lane
-  bool stopped_ = false;
-  int broken_ = 0;  ///< why the rail can do nothing any more
-  unsigned warm_ = 0;
-  unsigned idle_looks_ = 0;
-  bool data_first_ = false;  ///< the last poll had no room left for the data lane
   const char* failed_operation_ = "";
   int failed_code_ = 0;
-
-  Info info_;
-  Fid<fid_fabric> fabric_;
-  Fid<fid_domain> domain_;
-  std::array<LaneParts, kLanes> lanes_;
-  std::vector<Remote> remotes_;
-  std::vector<RemoteId> free_remotes_;
-  /// Receives that remote immediates use up on the data lane, where the provider wants that (FI_RX_CQ_DATA).
-  std::vector<PostContext> landing_receives_;
-  std::vector<PostContext*> idle_landing_receives_;  ///< those not posted; never grows past its reserve
+  std::optional<LinkWatch> watch_;
   KeyPool keys_;
   std::uint64_t next_held_ = 1;
-  std::unordered_map<std::uint64_t, Held> held_;  // last: registrations close before the endpoints they are bound to
+  std::unordered_map<std::uint64_t, Held> held_;
 };
+
+constexpr std::size_t index_of(Lane lane) { return static_cast<std::size_t>(lane); }
+
+/// What the completion of an operation of this side reports.
+constexpr Event::Kind own_kind(std::uint64_t flags) {
+  if ((flags & FI_SEND) != 0) return Event::Kind::sent;
+  return (flags & FI_WRITE) != 0 ? Event::Kind::written : Event::Kind::read;
+}
 
 // A PostContext is the room that FI_CONTEXT2 asks for, at its start.
 static_assert(sizeof(fi_context2) <= sizeof(PostContext::driver));

@@ -40,7 +40,7 @@ Result<std::uint64_t> OfiRail::hold(std::span<std::byte> memory, Lane lane, std:
   if (code != 0) return give_up("register", code);
   held.object.reset(object);
   if (capabilities_.binds_registrations) {
-    code = fi_mr_bind(object, &part(lane).endpoint->fid, 0);
+    code = fi_mr_bind(object, &endpoint_for(lane)->fid, 0);
     if (code != 0) return give_up("bind the registration of", code);
     code = fi_mr_enable(object);
     if (code != 0) return give_up("enable the registration of", code);
@@ -59,8 +59,13 @@ void OfiRail::release(std::uint64_t id) {
   held_.erase(found);
 }
 
+void OfiRail::close_registrations() {
+  for (auto& [id, held] : held_) held.object.reset();
+  held_.clear();
+}
+
 Result<Registration> OfiRail::register_memory(std::span<std::byte> memory, Access access) {
-  if (stopped_) return Error(Status::rail_failed, fmt::format("{} is stopped", name_));
+  if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
   Registration registration;
   registration.remote_base =
       capabilities_.virtual_addresses ? reinterpret_cast<std::uint64_t>(memory.data()) : std::uint64_t{0};

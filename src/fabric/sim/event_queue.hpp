@@ -14,6 +14,9 @@ enum class Happening : std::uint8_t {
   arrival,            ///< subject: packet
   landing,            ///< subject: packet, after it waited for the receiver's wire
   completion,         ///< subject: operation; its entry is due in the poster's queue
+  link_news,          ///< subject: notice
+  rail_change,        ///< subject: place in FabricOptions::changes
+  death,              ///< subject: place in FabricOptions::deaths
 };
 
 struct Scheduled {

@@ -22,8 +22,7 @@ void VirtualClock::idle() {
 std::uint64_t FabricStatistics::violations() const {
   std::uint64_t sum = registrations_left + unknown_registrations;
   for (int fault = kFaultNone + 1; fault < kFaults; ++fault) {
-    // A rail that was closed is no fault of those that still send to it.
-    if (fault != kFaultUnreachable) sum += faults[static_cast<std::size_t>(fault)];
+    if (is_violation(fault)) sum += faults[static_cast<std::size_t>(fault)];
   }
   return sum;
 }
@@ -36,6 +35,13 @@ SimFabric::SimFabric(FabricOptions options) : options_(std::move(options)), rand
     processes = std::max(processes, rail.process + 1);
   }
   ready_.resize(static_cast<std::size_t>(processes));
+  dead_.resize(static_cast<std::size_t>(processes));
+  for (std::uint32_t i = 0; i < options_.changes.size(); ++i) {
+    queue_.push(options_.changes[i].time, Happening::rail_change, i);
+  }
+  for (std::uint32_t i = 0; i < options_.deaths.size(); ++i) {
+    queue_.push(options_.deaths[i].time, Happening::death, i);
+  }
 }
 
 SimFabric::~SimFabric() = default;
@@ -67,6 +73,10 @@ bool SimFabric::step() {
   return true;
 }
 
+bool SimFabric::step_within(std::int64_t nanoseconds) {
+  return !queue_.empty() && queue_.next().time <= now() + nanoseconds && step();
+}
+
 void SimFabric::dispatch(const Scheduled& next) {
   note(static_cast<std::uint64_t>(next.happening), next.subject, 0);
   switch (next.happening) {
@@ -84,6 +94,15 @@ void SimFabric::dispatch(const Scheduled& next) {
       break;
     case Happening::completion:
       complete(next.subject);
+      break;
+    case Happening::link_news:
+      take_news(next.subject);
+      break;
+    case Happening::rail_change:
+      set_state(options_.changes[next.subject].rail, options_.changes[next.subject].state);
+      break;
+    case Happening::death:
+      kill(options_.deaths[next.subject].process, options_.deaths[next.subject].how);
       break;
   }
 }
@@ -122,21 +141,30 @@ std::uint32_t SimFabric::take_packet(std::size_t bytes) {
   packet.bytes = bytes;
   packet.offset = 0;
   packet.request = false;
+  packet.held = false;
+  packet.tries = 0;
   return index;
 }
 
-void SimFabric::give_packet(std::uint32_t packet) { free_packets_.push_back(packet); }
+void SimFabric::give_packet(std::uint32_t packet) {
+  packets_[packet].at_target = false;
+  free_packets_.push_back(packet);
+}
 
 std::size_t SimFabric::memory_bytes() const {
-  std::size_t sum =
-      queue_.capacity_bytes() + options_.rails.capacity() * sizeof(RailOptions) + ports_.capacity() * sizeof(Port) +
-      operations_.capacity() * sizeof(Operation) + packets_.capacity() * sizeof(Packet) +
-      (free_operations_.capacity() + free_packets_.capacity() + ready_.capacity()) * sizeof(std::uint32_t);
+  std::size_t sum = queue_.capacity_bytes() + options_.rails.capacity() * sizeof(RailOptions) +
+                    ports_.capacity() * sizeof(Port) + operations_.capacity() * sizeof(Operation) +
+                    packets_.capacity() * sizeof(Packet) + links_.capacity() * sizeof(Link) +
+                    notices_.capacity() * sizeof(Notice) +
+                    (free_operations_.capacity() + free_packets_.capacity() + free_links_.capacity() +
+                     free_notices_.capacity() + ready_.capacity()) *
+                        sizeof(std::uint32_t);
   for (const Packet& packet : packets_) sum += packet.capacity;
   for (const Port& port : ports_) {
     sum += port.registrations.capacity_bytes() + port.receives.capacity_bytes() + port.not_ready.capacity_bytes() +
            port.arrived.capacity_bytes() + port.completions.capacity_bytes() + port.floors.capacity() * sizeof(Floor) +
-           port.connected.capacity() * sizeof(std::uint64_t);
+           (port.remotes.capacity() + port.free_remotes.capacity()) * sizeof(std::uint32_t) +
+           port.incoming.capacity() * sizeof(Incoming) + port.fences.capacity() * sizeof(LinkTag);
     for (const auto& departures : port.departures) sum += departures.capacity_bytes();
   }
   return sum;

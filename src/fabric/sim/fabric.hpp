@@ -4,7 +4,8 @@
 /// in memory is what a network would have left there. Nothing here depends on real time, on addresses or on the order
 /// of a hash table: the same seed and the same calls give the same run, and `trace` shows it.
 ///
-/// State is in three pools (ports, operations, packets). A pair of rails costs nothing until it exchanges a packet.
+/// State is in pools (ports, links, operations, packets). A pair of rails costs nothing until one connects to the
+/// other.
 #pragma once
 
 #include <array>
@@ -52,6 +53,14 @@ struct FabricStatistics {
   std::uint64_t receiver_not_ready = 0;         ///< arrivals that found no posted receive
   std::uint64_t registrations_left = 0;         ///< registrations alive when their rail was closed
   std::uint64_t unknown_registrations = 0;      ///< deregistrations of what was not registered
+  std::uint64_t connects = 0;                   ///< links begun
+  std::uint64_t links_lost = 0;                 ///< `lost` events
+  std::uint64_t dropped = 0;                    ///< packets that a rail in a bad state did not carry
+  std::uint64_t held = 0;                       ///< packets that one held back for long
+  std::uint64_t retransmitted = 0;              ///< packets that went out again after a black hole had them
+  std::uint64_t fenced = 0;                     ///< packets that a fence kept from landing
+  std::uint64_t stale = 0;                      ///< accesses refused when their link was gone: nobody's mistake
+  std::uint64_t completions_lost = 0;           ///< operations that succeeded without a completion
   std::array<std::uint64_t, kFaults> faults{};  ///< refused accesses, by code
 
   /// What only a user of the rails that breaks their contract can cause.
@@ -75,6 +84,17 @@ class SimFabric {
   void advance(std::int64_t nanoseconds);
   /// Goes to the next moment at which something happens. False: nothing will, until somebody posts.
   bool step();
+  /// The same, if that is within so many nanoseconds; otherwise nothing happens.
+  bool step_within(std::int64_t nanoseconds);
+  /// Packets that have left and not landed.
+  std::size_t packets_in_network() const { return packets_.size() - free_packets_.size(); }
+  /// From now on the rail is in this state. `FabricOptions::changes` does the same at a given time.
+  void set_state(std::uint32_t rail, RailState state);
+  RailState state(std::uint32_t rail) const { return ports_[rail].state; }
+  /// The process is gone: its rails stop at this instant. What they have sent may still land.
+  void kill(int process, Death how);
+  bool alive(int process) const { return !dead_[static_cast<std::size_t>(process)]; }
+
   /// Whether `poll` has something for a rail of this process.
   bool ready(int process) const { return ready_[static_cast<std::size_t>(process)] != 0; }
   bool anything_ready() const { return ready_total_ != 0; }
@@ -96,6 +116,11 @@ class SimFabric {
     Lane lane = Lane::control;
     std::uint32_t from = 0;  ///< port that posted it
     std::uint32_t to = 0;
+    std::uint32_t link = kNone;
+    std::uint32_t generation = 0;  ///< of the link: a later one under the same number is not this operation's
+    LinkTag tag;
+    std::uint32_t next = kNone;  ///< operations of its link whose completion is still to come
+    std::uint32_t previous = kNone;
     PostContext* context = nullptr;
     LocalPiece local;
     std::uint64_t address = 0;
@@ -108,7 +133,10 @@ class SimFabric {
     int fault = kFaultNone;
     bool queued = false;      ///< in a port's departure queue
     bool requested = false;   ///< a read whose request has left
-    bool completing = false;  ///< its completion is scheduled or delivered
+    bool swallowed = false;   ///< a piece or an answer of it is gone: it does not end by itself
+    bool completing = false;  ///< its completion is scheduled, delivered or lost
+    bool scheduled = false;   ///< its completion is scheduled
+    bool listed = false;      ///< its link knows it
     bool finished = false;    ///< its completion was polled
   };
 
@@ -118,7 +146,11 @@ class SimFabric {
     std::size_t offset = 0;
     std::size_t bytes = 0;
     std::int64_t wire_time = 0;  ///< what it took to leave
+    std::int64_t launched = 0;   ///< when it left
     bool request = false;
+    bool held = false;       ///< a rail held it back: no other does so again
+    bool at_target = false;  ///< waits for the receiver's wire
+    std::uint8_t tries = 0;  ///< how often it was sent again
     std::unique_ptr<std::byte[]> payload;
     std::size_t capacity = 0;
   };
@@ -131,6 +163,46 @@ class SimFabric {
   struct Entry {
     Event event;
     std::uint32_t operation = kNone;
+    std::uint32_t link = kNone;  ///< that is lost
+    std::uint32_t generation = 0;
+    LinkTag from;  ///< whose message or write it tells of
+  };
+
+  /// One way between two ports.
+  struct Link {
+    enum class State : std::uint8_t { connecting, standing, broken };
+    State state = State::connecting;
+    bool breaking = false;  ///< news of its end is on the way to its owner
+    bool spoilt = false;    ///< it lost a packet and nobody was told: nothing gets through any more
+    std::uint32_t from = 0;
+    std::uint32_t to = 0;
+    std::uint32_t generation = 0;      ///< how many links had this number before
+    RemoteId remote = 0;               ///< its owner's name for it
+    std::uint32_t operations = kNone;  ///< the first whose completion is still to come
+    std::array<std::uint32_t, kLanes> in_flight{};
+    LinkTag tag;
+  };
+
+  /// A link as its target knows it, also when the other end has forgotten it.
+  struct Incoming {
+    LinkTag tag;
+    std::uint32_t link = 0;
+    std::uint32_t generation = 0;
+  };
+
+  /// What one end of a link is to learn, later.
+  struct Notice {
+    enum class Kind : std::uint8_t {
+      attempt,  ///< a connection request goes out once more
+      request,  ///< a connection request arrives
+      lost,     ///< the owner learns that its link is broken
+      ended,    ///< the target learns that a link has ended
+    };
+    Kind kind = Kind::attempt;
+    bool refused = false;
+    std::uint32_t link = 0;
+    std::uint32_t generation = 0;
+    std::uint32_t port = 0;  ///< the target
   };
 
   /// Packets of one port to another in order arrive no earlier than this.
@@ -147,28 +219,68 @@ class SimFabric {
     std::array<bool, kLanes> departing{};                ///< a departure is scheduled
     std::array<std::int64_t, kLanes> sends_free_at{};
     std::array<std::int64_t, kLanes> receives_free_at{};
-    std::array<std::uint32_t, kLanes> in_flight{};
+    std::array<std::uint32_t, kLanes> in_flight{};  ///< where all links share one queue
     Fifo<PostedReceive> receives;
     Fifo<std::uint32_t> not_ready;  ///< operations whose message or immediate waits for a receive
     Fifo<std::uint32_t> arrived;    ///< packets that wait for a poll, where the rail does not progress alone
     Fifo<Entry> completions;
-    std::vector<Floor> floors;             ///< by `to`
-    std::vector<std::uint64_t> connected;  ///< a bit for each port
+    std::vector<Floor> floors;           ///< by `to`
+    std::vector<std::uint32_t> remotes;  ///< links by RemoteId; kNone: free
+    std::vector<RemoteId> free_remotes;
+    std::vector<Incoming> incoming;
+    std::vector<LinkTag> fences;  ///< by `id`: lives up to the epoch are shut out
     std::string failure;
+    RailState state;
     bool open = false;
+    bool silent = false;  ///< closed, and nobody answers for it
   };
 
   // Posting (posts.cc), called by SimRail.
-  Post post(std::uint32_t port, const Operation& operation);
+  Post post(std::uint32_t port, RemoteId remote, const Operation& operation);
   Post post_receive(std::uint32_t port, LocalPiece buffer, PostContext* context);
   std::size_t poll(std::uint32_t port, std::span<Event> events);
-  void connect(std::uint32_t port, RemoteId remote);
-  void disconnect(std::uint32_t port, RemoteId remote);
-  bool connected(const Port& port, RemoteId remote) const;
+  std::uint32_t& in_flight(std::uint32_t port, Link& link, Lane lane);
+  Link* link_to_post(std::uint32_t port, RemoteId remote, Post& answer);
+  void discard_departures(std::uint32_t port);
   void stop(std::uint32_t port);
   void close(std::uint32_t port);
   bool refuse_at_random(std::uint32_t port);
   int check_post(std::uint32_t port, const Operation& operation) const;
+
+  // Links (links.cc).
+  RemoteId connect(std::uint32_t port, std::uint32_t to, LinkTag tag);
+  void disconnect(std::uint32_t port, RemoteId remote);
+  void attempt(std::uint32_t link);
+  void take_request_to_connect(std::uint32_t link);
+  void break_link(std::uint32_t link, std::int64_t nanoseconds, bool refused);
+  void break_link_of(const Operation& operation, std::int64_t nanoseconds, bool refused);
+  void spoil_link_of(const Operation& operation);
+  Link* link_of(const Operation& operation);
+  void tell(Notice::Kind kind, std::uint32_t link, std::int64_t nanoseconds, bool refused = false);
+  void take_news(std::uint32_t notice);
+  void take_loss(std::uint32_t link, bool refused);
+  void take_end(const Notice& notice);
+  void fail_contexts(std::uint32_t link, int fault);
+  void end_link(std::uint32_t link);
+  void free_link(std::uint32_t link);
+  void end_links(std::uint32_t port);
+  void enlist(std::uint32_t operation);
+  void strike(std::uint32_t operation);
+
+  // Fences (fences.cc).
+  bool fence(std::uint32_t port, LinkTag tag);
+  bool fenced(const Port& port, LinkTag tag) const;
+  void shut_out(std::uint32_t port, LinkTag tag);
+  bool anything_unpolled(std::uint32_t port, LinkTag tag, bool not_landed_too);
+
+  // Outages (outages.cc).
+  Carry way_back(const Operation& operation) const;
+  std::int64_t hold(std::uint32_t port);
+  void drop(std::uint32_t packet, Carry why);
+  void swallow(std::uint32_t packet, std::uint32_t port);
+  bool swallowed_again(std::uint32_t packet);
+  void turn_away(std::uint32_t packet);
+  void refuse_access(std::uint32_t operation, int fault);
 
   // The wire (wire.cc).
   void start_departing(std::uint32_t port, Lane lane);
@@ -190,9 +302,12 @@ class SimFabric {
   // Endings (endings.cc).
   void fail(std::uint32_t index, int fault);
   void settle(std::uint32_t index);
+  std::int64_t trouble_of_news(Operation& operation);
   void complete_in(std::uint32_t index, std::int64_t nanoseconds);
   void complete(std::uint32_t index);
   void deliver(std::uint32_t port, const Event& event, std::uint32_t operation);
+  void deliver(std::uint32_t port, const Entry& entry);
+  void finish(std::uint32_t index);
   void release(std::uint32_t index);
   std::int64_t completion_delay(const RailOptions& options);
 
@@ -214,6 +329,11 @@ class SimFabric {
   std::vector<std::uint32_t> free_operations_;
   std::vector<Packet> packets_;
   std::vector<std::uint32_t> free_packets_;
+  std::vector<Link> links_;
+  std::vector<std::uint32_t> free_links_;
+  std::vector<Notice> notices_;
+  std::vector<std::uint32_t> free_notices_;
+  std::vector<bool> dead_;            ///< by process
   std::vector<std::uint32_t> ready_;  ///< by process: entries and packets that a poll would find
   std::uint64_t ready_total_ = 0;
   FabricStatistics statistics_;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "fabric/sim/outage_faults.hpp"
+
 namespace railyard::fabric::sim {
 
 namespace {
@@ -70,11 +72,18 @@ void late_completion(FabricOptions& options, Random& random) {
 }
 
 constexpr FaultKind kKinds[] = {
-    {"reorder", "packets overtake each other, also on one rail and lane", reorder},
-    {"delay", "some packets are very late", delay},
-    {"slow-rail", "some rails are many times slower than others", slow_rail},
-    {"busy", "posts are answered busy at random, and queues are short", busy},
-    {"late-completion", "local completions come long after the fact", late_completion},
+    {"reorder", "packets overtake each other, also on one rail and lane", reorder, 0.5},
+    {"delay", "some packets are very late", delay, 0.5},
+    {"slow-rail", "some rails are many times slower than others", slow_rail, 0.5},
+    {"busy", "posts are answered busy at random, and queues are short", busy, 0.5},
+    {"late-completion", "local completions come long after the fact", late_completion, 0.5},
+    {"kill", "rails fail with errors, for a while or for good", kill_rails, 0.25},
+    {"flap", "rails fail and come back again and again", flap, 0.15},
+    {"black-hole", "rails swallow packets without a word, in one direction or both", black_hole, 0.25},
+    {"lost-completion", "operations take effect, but their completion never comes", lost_completion, 0.15},
+    {"late-packets", "packets are held back and land long after their link was given up", late_packets, 0.25},
+    {"two-of-four", "two rails that belong together fail at the same instant", two_of_four, 0.2},
+    {"peer-death", "a process dies, with a word or in silence", peer_death, 0.15},
 };
 
 }  // namespace

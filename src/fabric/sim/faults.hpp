@@ -16,6 +16,7 @@ struct FaultKind {
   std::string_view name;
   std::string_view meaning;
   void (*apply)(FabricOptions& options, Random& random);
+  double share;  ///< of the schedules that draw their kinds
 };
 
 std::span<const FaultKind> fault_kinds();

@@ -6,7 +6,48 @@
 #include <string>
 #include <vector>
 
+#include "fabric/rail.hpp"
+
 namespace railyard::fabric::sim {
+
+/// What becomes of packets in one direction of a rail.
+enum class Carry : std::uint8_t {
+  everything,
+  late,     ///< held back for long, as by a switch or a retransmission; they land in the end
+  nothing,  ///< a black hole: they do not get through, and for long nobody is told
+  errors,   ///< they are gone, and after a while their sender is told
+};
+
+/// A rail's condition. Links are reliable: one that lost a packet for good carries nothing more until it is connected
+/// anew.
+struct RailState {
+  Carry out = Carry::everything;
+  Carry in = Carry::everything;
+
+  bool operator==(const RailState&) const = default;
+  /// Whether anything gets through at all, sooner or later.
+  bool carries() const { return out <= Carry::late || in <= Carry::late; }
+};
+
+/// At `time` the rail goes over to another state.
+struct RailChange {
+  std::int64_t time = 0;
+  std::uint32_t rail = 0;  ///< place in FabricOptions::rails
+  RailState state;
+};
+
+/// How the others learn that a process is dead.
+enum class Death : std::uint8_t {
+  told,    ///< its machine closes its links and refuses new ones
+  silent,  ///< its machine went with it: silence
+};
+
+/// At `time` the process is gone.
+struct ProcessDeath {
+  std::int64_t time = 0;
+  int process = 0;
+  Death how = Death::told;
+};
 
 /// One rail: how fast, how late, how orderly, and what it says it can do. Times are virtual nanoseconds.
 struct RailOptions {
@@ -32,6 +73,18 @@ struct RailOptions {
   std::int64_t late_delay = 500'000;
   std::int64_t completion_delay = 100;  ///< most that any other local completion takes
 
+  // Loss, while the rail's state is not what it should be.
+  double lost_completion_probability = 0;  ///< share of operations that succeed without ever saying so; in any state
+  std::int64_t error_delay = 200'000;      ///< until an error is told
+  std::int64_t hold_least = 1'000'000;     ///< how late a packet is that was held back
+  std::int64_t hold_most = 50'000'000;
+  std::int64_t connect_retry = 1'000'000'000;  ///< a connection request that got no answer goes out again
+  bool retransmits = false;  ///< what a black hole swallowed is sent again and again, as by a socket, for a while
+  std::int64_t retransmit = 200'000;  ///< the first time after so long; then after twice as long, and so on
+  std::int64_t give_up = 0;           ///< so long after a packet was lost for good its link is told broken; 0: never
+  bool completes_unsent = true;  ///< a plain completion comes although a black hole has the bytes, as from a socket
+  bool knows_interface = false;  ///< `rail_down` and `rail_up` events
+
   // Room.
   std::size_t depth = 256;           ///< sends on the control lane, and as many writes and reads on the data lane
   std::size_t receive_depth = 4096;  ///< posted receives
@@ -49,11 +102,16 @@ struct RailOptions {
   bool progresses_alone = true;          ///< false: packets wait at the target until it polls
   bool immediate_takes_receive = false;  ///< a write with immediate uses up a posted receive at its target
   bool tells_rate = true;                ///< line_rate is known
+  Fencing fencing = Fencing::exact;
+  std::int64_t packet_lifetime = 0;  ///< for a timed fence: an older packet does not reach its target
 };
 
 struct FabricOptions {
   std::uint64_t seed = 1;
   std::vector<RailOptions> rails;
+  std::vector<RailChange> changes = {};   ///< in any order
+  std::vector<ProcessDeath> deaths = {};  ///< in any order
+  bool fence_works = true;                ///< false: a fence says yes and shuts nothing out, to show what it is for
 };
 
 }  // namespace railyard::fabric::sim

@@ -9,25 +9,34 @@ namespace railyard::fabric::sim {
 
 namespace {
 
-constexpr std::size_t kBits = 64;
-
 std::size_t lane_index(Lane lane) { return static_cast<std::size_t>(lane); }
 
 }  // namespace
 
-void SimFabric::connect(std::uint32_t port, RemoteId remote) {
-  auto& connected = ports_[port].connected;
-  if (connected.empty()) connected.resize(ports_.size() / kBits + 1);
-  connected[remote / kBits] |= std::uint64_t{1} << (remote % kBits);
+/// What counts against `depth`. A link that can be fenced by itself has a queue of its own, as connected endpoints do.
+std::uint32_t& SimFabric::in_flight(std::uint32_t port, Link& link, Lane lane) {
+  auto& counts = options(port).fencing == Fencing::exact ? link.in_flight : ports_[port].in_flight;
+  return counts[lane_index(lane)];
 }
 
-void SimFabric::disconnect(std::uint32_t port, RemoteId remote) {
-  auto& connected = ports_[port].connected;
-  if (remote / kBits < connected.size()) connected[remote / kBits] &= ~(std::uint64_t{1} << (remote % kBits));
-}
-
-bool SimFabric::connected(const Port& port, RemoteId remote) const {
-  return remote / kBits < port.connected.size() && ((port.connected[remote / kBits] >> (remote % kBits)) & 1U) != 0;
+/// The standing link that a post may use, or null and the answer to give.
+SimFabric::Link* SimFabric::link_to_post(std::uint32_t port_index, RemoteId remote, Post& answer) {
+  Port& port = ports_[port_index];
+  const std::uint32_t index = remote < port.remotes.size() ? port.remotes[remote] : kNone;
+  Link* link = index == kNone ? nullptr : &links_[index];
+  answer = Post::failed;
+  if (!port.open) {
+    port.failure = "the rail is stopped";
+  } else if (link == nullptr) {
+    port.failure = fmt::format("not connected to remote {}", remote);
+  } else if (link->state == Link::State::broken) {
+    port.failure = fmt::format("the link to remote {} is broken", remote);
+  } else if (link->state == Link::State::connecting) {
+    answer = Post::busy;
+  } else {
+    return link;
+  }
+  return nullptr;
 }
 
 bool SimFabric::refuse_at_random(std::uint32_t port) {
@@ -46,18 +55,21 @@ int SimFabric::check_post(std::uint32_t port, const Operation& operation) const 
   return kFaultNone;
 }
 
-Post SimFabric::post(std::uint32_t port_index, const Operation& operation) {
+Post SimFabric::post(std::uint32_t port_index, RemoteId remote, const Operation& operation) {
   Port& port = ports_[port_index];
-  if (!port.open || !connected(port, operation.to)) {
-    port.failure = port.open ? fmt::format("not connected to remote {}", operation.to) : "the rail is stopped";
-    return Post::failed;
+  Post answer = Post::posted;
+  Link* link = link_to_post(port_index, remote, answer);
+  if (link == nullptr) {
+    if (answer == Post::busy) ++statistics_.busy;
+    return answer;
   }
   const std::size_t lane = lane_index(operation.lane);
-  if (port.in_flight[lane] >= options(port_index).depth || refuse_at_random(port_index)) {
+  std::uint32_t& used = in_flight(port_index, *link, operation.lane);
+  if (used >= options(port_index).depth || refuse_at_random(port_index)) {
     ++statistics_.busy;
     return Post::busy;
   }
-  ++port.in_flight[lane];
+  ++used;
 
   std::uint32_t index = 0;
   if (free_operations_.empty()) {
@@ -70,6 +82,11 @@ Post SimFabric::post(std::uint32_t port_index, const Operation& operation) {
   }
   Operation& posted = operations_[index];
   posted.from = port_index;
+  posted.to = link->to;
+  posted.link = port.remotes[remote];
+  posted.generation = link->generation;
+  posted.tag = link->tag;
+  enlist(index);
   note(8 + static_cast<std::uint64_t>(posted.kind), index, posted.local.bytes);
   switch (posted.kind) {
     case Operation::Kind::send:
@@ -115,7 +132,10 @@ Post SimFabric::post_receive(std::uint32_t port_index, LocalPiece buffer, PostCo
     const int fault = port.registrations.local(buffer.descriptor, Lane::control, buffer.address, buffer.bytes);
     if (fault != kFaultNone) {
       ++statistics_.faults[static_cast<std::size_t>(fault)];
-      deliver(port_index, Event{Event::Kind::failed, 0, 0, context, fault}, kNone);
+      Event event;
+      event.context = context;
+      event.error = fault;
+      deliver(port_index, event, kNone);
       return Post::posted;
     }
   }
@@ -140,11 +160,10 @@ std::size_t SimFabric::poll(std::uint32_t port_index, std::span<Event> events) {
     port.completions.pop();
     --ready_[static_cast<std::size_t>(options(port_index).process)];
     --ready_total_;
+    // The number may be another link's by now.
+    if (entry.link != kNone && links_[entry.link].generation != entry.generation) continue;
     events[count++] = entry.event;
-    if (entry.operation != kNone) {
-      operations_[entry.operation].finished = true;
-      release(entry.operation);
-    }
+    if (entry.operation != kNone) finish(entry.operation);
   }
   return count;
 }
@@ -161,7 +180,7 @@ void SimFabric::stop(std::uint32_t port_index) {
   std::vector<Event> discarded(64);
   while (!port.arrived.empty() || !port.completions.empty()) poll(port_index, discarded);
   port.receives.clear();
-  port.connected.clear();
+  end_links(port_index);
   // Messages that wait here for a receive never get one.
   while (!port.not_ready.empty()) {
     const std::uint32_t index = port.not_ready.front();
@@ -170,9 +189,14 @@ void SimFabric::stop(std::uint32_t port_index) {
     if (operation.held != kNone) give_packet(operation.held);
     operation.held = kNone;
     --operation.packets;
-    fail(index, kFaultUnreachable);
+    refuse_access(index, kFaultUnreachable);
   }
-  for (auto& departures : port.departures) {
+  discard_departures(port_index);
+}
+
+/// What a stopped rail had still to send, answers to reads among it.
+void SimFabric::discard_departures(std::uint32_t port_index) {
+  for (auto& departures : ports_[port_index].departures) {
     while (!departures.empty()) {
       const std::uint32_t index = departures.front();
       departures.pop();
@@ -180,7 +204,11 @@ void SimFabric::stop(std::uint32_t port_index) {
       operation.queued = false;
       if (operation.held != kNone) give_packet(operation.held);
       operation.held = kNone;
-      fail(index, kFaultUnreachable);
+      if (operation.from == port_index) {
+        release(index);
+      } else {
+        refuse_access(index, kFaultUnreachable);
+      }
     }
   }
 }

@@ -24,6 +24,8 @@ Capabilities capabilities_of(const RailOptions& options) {
   capabilities.inject_bytes = options.inject_bytes;
   capabilities.depth = options.depth;
   capabilities.line_rate = options.tells_rate ? options.bandwidth : 0;
+  capabilities.fencing = options.fencing;
+  capabilities.packet_lifetime = options.packet_lifetime;
   return capabilities;
 }
 
@@ -50,23 +52,25 @@ std::vector<std::byte> SimRail::address() const {
   return writer.take();
 }
 
-Result<RemoteId> SimRail::connect(std::span<const std::byte> address) {
+Result<RemoteId> SimRail::connect(std::span<const std::byte> address, LinkTag tag) {
   ByteReader reader(address);
   const std::uint32_t mark = reader.u32();
-  const RemoteId remote = reader.u32();
-  if (!reader.done() || mark != kAddressMark || remote >= fabric_->ports_.size()) {
+  const std::uint32_t to = reader.u32();
+  if (!reader.done() || mark != kAddressMark || to >= fabric_->ports_.size()) {
     return Error(Status::invalid, fmt::format("{}: this is no address of a simulated rail", name()));
   }
-  const RailOptions& there = fabric_->options(remote);
+  const RailOptions& there = fabric_->options(to);
   if (there.plane != fabric()) {
     return Error(Status::not_found, fmt::format("{} (plane {}) cannot reach sim {}.{} (plane {})", name(), fabric(),
                                                 there.process, there.number, there.plane));
   }
-  fabric_->connect(port_, remote);
-  return remote;
+  if (!fabric_->ports_[port_].open) return Error(Status::rail_failed, fmt::format("{} is stopped", name()));
+  return fabric_->connect(port_, to, tag);
 }
 
 void SimRail::disconnect(RemoteId remote) { fabric_->disconnect(port_, remote); }
+
+bool SimRail::fence(LinkTag tag) { return fabric_->fence(port_, tag); }
 
 Result<Registration> SimRail::register_memory(std::span<std::byte> memory, Access access) {
   if (memory.data() == nullptr || memory.empty()) {
@@ -83,10 +87,9 @@ Post SimRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
   SimFabric::Operation operation;
   operation.kind = SimFabric::Operation::Kind::send;
   operation.lane = Lane::control;
-  operation.to = remote;
   operation.local = message;
   operation.context = context;
-  return fabric_->post(port_, operation);
+  return fabric_->post(port_, remote, operation);
 }
 
 Post SimRail::receive(LocalPiece buffer, PostContext* context) { return fabric_->post_receive(port_, buffer, context); }
@@ -95,25 +98,23 @@ Post SimRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostC
   SimFabric::Operation operation;
   operation.kind = SimFabric::Operation::Kind::write;
   operation.lane = Lane::data;
-  operation.to = to.remote;
   operation.address = to.address;
   operation.key = to.key;
   operation.local = from;
   operation.options = options;
   operation.context = context;
-  return fabric_->post(port_, operation);
+  return fabric_->post(port_, to.remote, operation);
 }
 
 Post SimRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
   SimFabric::Operation operation;
   operation.kind = SimFabric::Operation::Kind::read;
   operation.lane = Lane::data;
-  operation.to = from.remote;
   operation.address = from.address;
   operation.key = from.key;
   operation.local = to;
   operation.context = context;
-  return fabric_->post(port_, operation);
+  return fabric_->post(port_, from.remote, operation);
 }
 
 std::size_t SimRail::poll(std::span<Event> events) { return fabric_->poll(port_, events); }

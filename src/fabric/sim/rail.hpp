@@ -21,8 +21,9 @@ class SimRail final : public Rail {
   std::string name() const override;
   std::string fabric() const override;
   std::vector<std::byte> address() const override;
-  Result<RemoteId> connect(std::span<const std::byte> address) override;
+  Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
+  bool fence(LinkTag tag) override;
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void deregister_memory(const Registration& registration) override;
   Post send(RemoteId remote, LocalPiece message, PostContext* context) override;

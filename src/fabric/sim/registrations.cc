@@ -45,6 +45,10 @@ const char* fault_text(int fault) {
       return "the message is longer than the receive";
     case kFaultUnreachable:
       return "the remote rail is closed";
+    case kFaultDown:
+      return "a rail on the way is down";
+    case kFaultDisconnected:
+      return "the link was disconnected";
     default:
       return "unknown error";
   }

@@ -21,8 +21,13 @@ enum Fault : int {
   kFaultTooLong,        ///< more than max_message or max_write
   kFaultTruncated,      ///< a message longer than the receive that took it
   kFaultUnreachable,    ///< the remote rail is closed
+  kFaultDown,           ///< a rail on the way could not carry it
+  kFaultDisconnected,   ///< its link was ended before it was done
 };
-inline constexpr int kFaults = kFaultUnreachable + 1;
+inline constexpr int kFaults = kFaultDisconnected + 1;
+
+/// Whether only a user of the rails that breaks their contract can cause it.
+inline bool is_violation(int fault) { return fault > kFaultNone && fault < kFaultUnreachable; }
 
 const char* fault_text(int fault);
 

@@ -52,8 +52,10 @@ void SimFabric::depart(std::uint32_t port_index, Lane lane) {
 /// Sends the operation's next piece; clears `queued` after its last one.
 void SimFabric::depart_piece(std::uint32_t port_index, std::uint32_t index) {
   Operation& operation = operations_[index];
-  if (operation.fault != kFaultNone) {  // an earlier piece was refused
+  if (operation.fault != kFaultNone) {  // an earlier piece was refused, or the link has ended
     operation.queued = false;
+    if (operation.held != kNone) give_packet(operation.held);
+    operation.held = kNone;
     return;
   }
   if (operation.kind == Operation::Kind::read && !operation.requested) {
@@ -90,7 +92,8 @@ void SimFabric::depart_piece(std::uint32_t port_index, std::uint32_t index) {
   launch(port_index, packet);
 
   const bool waits_for_target = operation.kind == Operation::Kind::read || operation.options.delivery_complete;
-  if (!operation.queued && !waits_for_target) {
+  const bool told = !operation.swallowed || options(port_index).completes_unsent;
+  if (!operation.queued && !waits_for_target && told && !operation.completing) {
     complete_in(index, packets_[packet].wire_time + completion_delay(options(port_index)));
   }
 }
@@ -126,7 +129,23 @@ void SimFabric::launch(std::uint32_t port_index, std::uint32_t packet_index) {
   ++operation.packets;
   ++statistics_.packets;
   statistics_.bytes += packet.bytes;
-  queue_.push(arrival_time(port_index, packet.to, operation.lane, packet.wire_time), Happening::arrival, packet_index);
+  packet.launched = now();
+  const Link* link = link_of(operation);
+  const Carry carry = link != nullptr && link->spoilt ? Carry::nothing : ports_[port_index].state.out;
+  if (carry == Carry::errors || (link != nullptr && link->spoilt)) {
+    drop(packet_index, carry);
+    return;
+  }
+  if (carry == Carry::nothing) {
+    swallow(packet_index, port_index);
+    return;
+  }
+  std::int64_t time = arrival_time(port_index, packet.to, operation.lane, packet.wire_time);
+  if (carry == Carry::late) {
+    packet.held = true;
+    time = now() + hold(port_index);
+  }
+  queue_.push(time, Happening::arrival, packet_index);
 }
 
 std::int64_t SimFabric::arrival_time(std::uint32_t from, std::uint32_t to, Lane lane, std::int64_t wire_time) {
@@ -151,7 +170,28 @@ std::int64_t SimFabric::arrival_time(std::uint32_t from, std::uint32_t to, Lane 
 }
 
 void SimFabric::arrive(std::uint32_t packet_index) {
-  const Packet& packet = packets_[packet_index];
+  Packet& packet = packets_[packet_index];
+  if (packet.tries > 0 && swallowed_again(packet_index)) return;
+  const Carry carry = ports_[packet.to].state.in;
+  if (carry == Carry::errors) {
+    drop(packet_index, carry);
+    return;
+  }
+  if (carry == Carry::nothing) {
+    swallow(packet_index, packet.to);
+    return;
+  }
+  if (carry == Carry::late && !packet.held) {
+    packet.held = true;
+    queue_.push(now() + hold(packet.to), Happening::arrival, packet_index);
+    return;
+  }
+  const RailOptions& rail = options(packet.to);
+  if (rail.fencing == Fencing::timed && options_.fence_works && now() - packet.launched > rail.packet_lifetime) {
+    drop(packet_index, Carry::nothing);
+    return;
+  }
+  packet.at_target = true;
   auto& free_at = ports_[packet.to].receives_free_at;
   const auto lane = static_cast<std::size_t>(operations_[packet.operation].lane);
   // The first bit came in a wire time ago; the last one is in when this side's wire, too, has carried them all.
@@ -182,6 +222,17 @@ void SimFabric::land(std::uint32_t packet_index) {
   const Packet& packet = packets_[packet_index];
   const Operation& operation = operations_[packet.operation];
   note(16 + static_cast<std::uint64_t>(operation.kind), packet.to, packet.offset + packet.bytes);
+  const bool answer = operation.kind == Operation::Kind::read && !packet.request;
+  const Port& port = ports_[packet.to];
+  if (!answer && fenced(port, operation.tag)) {
+    ++statistics_.fenced;
+    drop(packet_index, Carry::nothing);
+    return;
+  }
+  if (!answer && !port.open) {
+    turn_away(packet_index);
+    return;
+  }
   if (packet.request) {
     take_request(packet_index);
     return;
@@ -205,13 +256,9 @@ void SimFabric::take_request(std::uint32_t packet_index) {
   give_packet(packet_index);
   --operation.packets;
   Port& port = ports_[operation.to];
-  if (!port.open) {
-    fail(index, kFaultUnreachable);
-    return;
-  }
   const int fault = port.registrations.remote(operation.key, operation.address, operation.local.bytes).fault;
   if (fault != kFaultNone) {
-    fail(index, fault);
+    refuse_access(index, fault);
     return;
   }
   operation.queued = true;
@@ -224,7 +271,7 @@ void SimFabric::land_read(std::uint32_t packet_index) {
   const std::uint32_t index = packet.operation;
   Operation& operation = operations_[index];
   const Port& port = ports_[operation.from];
-  int fault = port.open ? kFaultNone : kFaultUnreachable;
+  int fault = port.open ? operation.fault : int{kFaultUnreachable};
   if (fault == kFaultNone && options(operation.from).needs_local_registration && packet.bytes > 0) {
     fault = port.registrations.local(operation.local.descriptor, operation.lane, operation.local.address,
                                      operation.local.bytes);
@@ -237,7 +284,7 @@ void SimFabric::land_read(std::uint32_t packet_index) {
   }
   give_packet(packet_index);
   --operation.packets;
-  if (fault != kFaultNone) {
+  if (fault != kFaultNone && operation.fault == kFaultNone) {
     fail(index, fault);
   } else {
     settle(index);
@@ -249,31 +296,30 @@ void SimFabric::land_write(std::uint32_t packet_index) {
   const std::uint32_t index = packet.operation;
   Operation& operation = operations_[index];
   Port& port = ports_[operation.to];
-  int fault = kFaultUnreachable;
-  if (port.open) {
-    const auto access = port.registrations.remote(operation.key, operation.address + packet.offset, packet.bytes);
-    fault = access.fault;
-    if (fault == kFaultNone) {
-      if (packet.bytes > 0) std::memcpy(access.memory, packet.payload.get(), packet.bytes);
-      operation.landed += packet.bytes;
-    }
+  const auto access = port.registrations.remote(operation.key, operation.address + packet.offset, packet.bytes);
+  if (access.fault == kFaultNone) {
+    if (packet.bytes > 0) std::memcpy(access.memory, packet.payload.get(), packet.bytes);
+    operation.landed += packet.bytes;
   }
   give_packet(packet_index);
   --operation.packets;
-  if (fault != kFaultNone) {
-    fail(index, fault);
+  if (access.fault != kFaultNone) {
+    refuse_access(index, access.fault);
     return;
   }
   const bool visible = !operation.queued && operation.packets == 0 && operation.landed == operation.local.bytes;
-  if (visible && operation.options.with_immediate && operation.fault == kFaultNone) {
+  if (visible && operation.options.with_immediate) {
     if (options(operation.to).immediate_takes_receive) {
       ++operation.packets;  // it stays in the network until a receive is there
       port.not_ready.push(index);
       offer_receives(operation.to);
       return;
     }
-    deliver(operation.to, Event{Event::Kind::landed, operation.options.immediate, operation.local.bytes, nullptr, 0},
-            kNone);
+    Event landed;
+    landed.kind = Event::Kind::landed;
+    landed.immediate = operation.options.immediate;
+    landed.bytes = operation.local.bytes;
+    deliver(operation.to, Entry{landed, kNone, kNone, 0, operation.tag});
   }
   settle(index);
 }
@@ -282,12 +328,6 @@ void SimFabric::land_send(std::uint32_t packet_index) {
   const std::uint32_t index = packets_[packet_index].operation;
   Operation& operation = operations_[index];
   Port& port = ports_[operation.to];
-  if (!port.open) {
-    give_packet(packet_index);
-    --operation.packets;
-    fail(index, kFaultUnreachable);
-    return;
-  }
   if (port.receives.empty() || !port.not_ready.empty()) {
     ++statistics_.receiver_not_ready;
     if (port.not_ready.size() >= options(operation.to).not_ready) {
@@ -310,8 +350,13 @@ void SimFabric::offer_receives(std::uint32_t port_index) {
     Operation& operation = operations_[index];
     const std::size_t bytes = operation.local.bytes;
     --operation.packets;
+    Event event;
+    event.bytes = bytes;
+    event.context = taken.context;
     if (operation.kind == Operation::Kind::write) {
-      deliver(port_index, Event{Event::Kind::landed, operation.options.immediate, bytes, taken.context, 0}, kNone);
+      event.kind = Event::Kind::landed;
+      event.immediate = operation.options.immediate;
+      deliver(port_index, Entry{event, kNone, kNone, 0, operation.tag});
       settle(index);
       continue;
     }
@@ -319,13 +364,15 @@ void SimFabric::offer_receives(std::uint32_t port_index) {
     operation.held = kNone;
     if (bytes > taken.buffer.bytes) {
       give_packet(packet);
-      deliver(port_index, Event{Event::Kind::failed, 0, bytes, taken.context, kFaultTruncated}, kNone);
+      event.error = kFaultTruncated;
+      deliver(port_index, event, kNone);
       fail(index, kFaultTruncated);
       continue;
     }
     if (bytes > 0) std::memcpy(taken.buffer.address, packets_[packet].payload.get(), bytes);
     give_packet(packet);
-    deliver(port_index, Event{Event::Kind::received, 0, bytes, taken.context, 0}, kNone);
+    event.kind = Event::Kind::received;
+    deliver(port_index, Entry{event, kNone, kNone, 0, operation.tag});
     settle(index);
   }
 }
@@ -341,7 +388,10 @@ bool SimFabric::take_receive(std::uint32_t port_index, PostedReceive& taken) {
         port.registrations.local(taken.buffer.descriptor, Lane::control, taken.buffer.address, taken.buffer.bytes);
     if (fault == kFaultNone) return true;
     ++statistics_.faults[static_cast<std::size_t>(fault)];
-    deliver(port_index, Event{Event::Kind::failed, 0, 0, taken.context, fault}, kNone);
+    Event event;
+    event.context = taken.context;
+    event.error = fault;
+    deliver(port_index, event, kNone);
   }
   return false;
 }

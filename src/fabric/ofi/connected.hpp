@@ -1,0 +1,156 @@
+/// A rail of connected endpoints (FI_EP_MSG): each link and lane has a connection of its own, so one link can break, be
+/// ended or be shut out without touching the others.
+///
+/// Links have one direction. The side that connects posts sends, writes and reads; the side that accepts only takes in.
+/// So a rail has *links*, which it made, and *guests*, endpoints that it accepted. A peer that sends both ways has one
+/// of each. Connections are made inside `poll`, of both peers: nobody blocks.
+///
+/// Queues. Each lane has one completion queue for links and one for guests. Over tcp a look at a queue is a system call
+/// whose cost grows with the endpoints bound to it, and every completion of an own send wakes the queue's reader by
+/// another: kept apart, the queue where messages arrive pays for neither. It is looked at every time; that of the
+/// guests' data lane while it lately had work, else every `kIdleLook`-th time; those of the links while something is
+/// out there, sends less often than writes: nobody waits for them. The rest (connections, broken links that are silent,
+/// the interface) is looked at every `kSlowLook`-th time.
+#pragma once
+
+#include <map>
+
+#include "fabric/ofi/address.hpp"
+#include "fabric/ofi/in_flight.hpp"
+#include "fabric/ofi/landing.hpp"
+#include "fabric/ofi/rail.hpp"
+#include "fabric/ofi/request.hpp"
+
+namespace railyard::fabric::ofi {
+
+class ConnectedRail final : public OfiRail {
+ public:
+  static Result<std::unique_ptr<Rail>> open(const RailOffer& offer, const Choice& choice);
+  ~ConnectedRail() override;
+
+  std::vector<std::byte> address() const override;
+  Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
+  void disconnect(RemoteId remote) override;
+  bool fence(LinkTag tag) override;
+
+  Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
+  Post receive(LocalPiece buffer, PostContext* context) override;
+  Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;
+  Post read(RemotePiece from, LocalPiece to, PostContext* context) override;
+  std::size_t poll(std::span<Event> events) override;
+  void stop() override;
+
+ private:
+  static constexpr unsigned kIdleLook = 16;     ///< an idle data lane is looked at every so many polls
+  static constexpr unsigned kWarmLooks = 1024;  ///< polls that it counts as busy after its last event
+  static constexpr unsigned kSetUpLook = 4;     ///< polls between two looks at connections that are being made
+  static constexpr unsigned kSentLook = 8;      ///< polls between two looks for messages that have gone out
+  /// Injected messages in a row. The next one is a plain send: its completion says that all before it have gone out,
+  /// so what a stalled peer leaves in the provider is bounded.
+  static constexpr unsigned kMostInjected = 15;
+
+  enum QueueName : std::size_t { kGuestControl, kGuestData, kLinkControl, kLinkData, kQueues };
+
+  /// One lane of a link.
+  struct End {
+    Fid<fid_ep> endpoint;
+    bool stands = false;          ///< the peer has accepted it
+    bool ended = false;           ///< the provider has said so: nothing is under way in it any more
+    std::size_t outstanding = 0;  ///< transmits without their completion yet
+    unsigned injected = 0;        ///< since the last plain send
+  };
+  struct Link {
+    enum class State : std::uint8_t { free, connecting, up, lost };
+    State state = State::free;
+    std::array<End, kLanes> ends;
+    InFlight in_flight;
+  };
+  struct EndName {
+    RemoteId remote = 0;
+    Lane lane = Lane::control;
+  };
+  /// An endpoint that was accepted.
+  struct Guest {
+    Fid<fid_ep> endpoint;
+    LinkTag tag;
+    bool stands = false;
+  };
+  /// What is known of a peer's link over all its lives.
+  struct Lives {
+    std::uint32_t newest = 0;
+    std::optional<std::uint32_t> fenced;  ///< up to this one they are shut out
+    std::uint64_t fence_mark = 0;         ///< the events that came before the fence
+  };
+
+  Result<void> open_parts();
+  Result<void> open_listener();
+  Result<void> open_shared_receives(Lane lane, QueueName queue);
+  /// An endpoint on these queues, not yet connected. `guest`: it receives from the shared context of its lane.
+  Result<Fid<fid_ep>> open_endpoint(fi_info& info, Lane lane, bool guest);
+  fid_ep* endpoint_for(Lane /*lane*/) override { return nullptr; }  // such providers are not taken: see discover.cc
+  RailAddress own_address() const { return {capabilities_.provider, info_->addr_format, {listener_name_}}; }
+
+  // links.cc: what this rail connects to
+  bool known(RemoteId remote) const { return remote < links_.size() && links_[remote]->state != Link::State::free; }
+  RemoteId take_slot();
+  Result<void> begin_end(RemoteId remote, Lane lane, const std::vector<std::byte>& name, LinkTag tag);
+  void end_stands(const EndName& name);
+  void lose(RemoteId remote, int error, bool refused);
+  void run_out(Link& link);
+  void return_contexts(Link& link);
+  void set_state(Link& link, Link::State state);
+
+  // guests.cc: what connects to this rail
+  void admit(fi_info& info, std::span<const std::byte> data);
+  bool welcome(const LinkTag& tag) const;
+  Result<void> accept(fi_info& info, const LinkRequest& request);
+  void refuse(const fi_info& info);
+  void guest_left(fid* endpoint);
+  /// Closes the guests with this id and an epoch up to the given one.
+  void close_guests(std::uint64_t id, std::uint32_t epoch, bool report);
+  void report_left(const LinkTag& tag);
+
+  // connection_events.cc
+  void look_at_connections();
+  bool read_connection_error();
+  void connection_ended(fid* endpoint, int error, bool refused);
+
+  // connected_datapath.cc
+  /// The lane of a link that takes posts; else null.
+  End* ready_end(RemoteId remote, Lane lane) {
+    if (broken_ != 0 || remote >= links_.size() || links_[remote]->state != Link::State::up) return nullptr;
+    return &links_[remote]->ends[index_of(lane)];
+  }
+  Post refuse_post(const char* operation, RemoteId remote);
+  Post settle(RemoteId remote, Lane lane, ssize_t code, const char* operation, PostContext* context);
+  Post inject(End& end, const LocalPiece& message, PostContext* context);
+  std::size_t take_injected(std::span<Event> events);
+  bool wants_look(QueueName name);
+  std::size_t read_queue(QueueName name, std::span<Event> events);
+  bool read_own(QueueName name, const fi_cq_data_entry& entry, Event& event);
+  bool read_incoming(const fi_cq_data_entry& entry, Event& event);
+  bool read_failure(QueueName name, Event& event);
+  void give_back(PostContext* context, Lane lane);
+  /// Takes all that the queue holds into `pending_`.
+  void drain(QueueName name);
+
+  unsigned warm_ = 0;
+  std::size_t first_queue_ = 0;  ///< the last poll had no room left for this one
+  std::size_t setting_up_ = 0;   ///< links and guests that do not stand yet
+  std::array<std::size_t, kLanes> outstanding_{};
+  std::vector<PostContext*> injected_;  ///< gone out already, still to be told; never grows past its reserve
+
+  Fid<fid_eq> events_;
+  std::array<Fid<fid_cq>, kQueues> queues_;
+  std::array<Fid<fid_ep>, kLanes> shared_receives_;  ///< data lane: only where immediates use up receives
+  LandingReceives landing_;
+  Fid<fid_pep> listener_;
+  std::vector<std::byte> listener_name_;
+  std::vector<std::unique_ptr<Link>> links_;  ///< by RemoteId; a PostContext may point into one
+  std::vector<RemoteId> free_links_;
+  std::map<fid*, EndName> end_names_;
+  std::map<fid*, Guest> guests_;
+  std::map<std::uint64_t, Lives> lives_;  ///< by link id
+};
+
+}  // namespace railyard::fabric::ofi

@@ -1,0 +1,218 @@
+/// Post and poll of a connected rail. Nothing here allocates, locks or waits while links stand.
+#include <algorithm>
+#include <utility>
+
+#include "fabric/ofi/connected.hpp"
+#include "fabric/ofi/transfer.hpp"
+
+namespace railyard::fabric::ofi {
+
+/// Why a link takes no posts now.
+Post ConnectedRail::refuse_post(const char* operation, RemoteId remote) {
+  if (broken_ != 0) return fail(operation, broken_);
+  if (!known(remote)) return fail(operation, FI_EADDRNOTAVAIL);
+  return links_[remote]->state == Link::State::connecting ? Post::busy : fail(operation, FI_ENOTCONN);
+}
+
+Post ConnectedRail::settle(RemoteId remote, Lane lane, ssize_t code, const char* operation, PostContext* context) {
+  if (code == 0) {
+    Link& link = *links_[remote];
+    context->link = remote;
+    link.in_flight.add(context);
+    ++link.ends[index_of(lane)].outstanding;
+    ++outstanding_[index_of(lane)];
+    return Post::posted;
+  }
+  return code == -FI_EAGAIN ? Post::busy : fail(operation, static_cast<int>(-code));
+}
+
+Post ConnectedRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
+  End* const end = ready_end(remote, Lane::control);
+  if (end == nullptr) return refuse_post("send", remote);
+  if (message.bytes <= capabilities_.inject_bytes && end->injected < kMostInjected)
+    return inject(*end, message, context);
+  if (end->outstanding >= depth_) return Post::busy;
+  end->injected = 0;
+  return settle(
+      remote, Lane::control,
+      fi_send(end->endpoint.get(), message.address, message.bytes, message.descriptor, FI_ADDR_UNSPEC, context), "send",
+      context);
+}
+
+/// A short message is copied at once: the provider makes no completion for it, which saves it three system calls over
+/// tcp.
+Post ConnectedRail::inject(End& end, const LocalPiece& message, PostContext* context) {
+  if (injected_.size() == injected_.capacity()) return Post::busy;
+  const ssize_t code = fi_inject(end.endpoint.get(), message.address, message.bytes, FI_ADDR_UNSPEC);
+  if (code == -FI_EAGAIN) return Post::busy;
+  if (code != 0) return fail("send", static_cast<int>(-code));
+  ++end.injected;
+  injected_.push_back(context);
+  return Post::posted;
+}
+
+std::size_t ConnectedRail::take_injected(std::span<Event> events) {
+  const std::size_t count = std::min(events.size(), injected_.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    events[i].kind = Event::Kind::sent;
+    events[i].context = injected_[i];
+  }
+  injected_.erase(injected_.begin(), injected_.begin() + static_cast<std::ptrdiff_t>(count));
+  return count;
+}
+
+Post ConnectedRail::receive(LocalPiece buffer, PostContext* context) {
+  if (broken_ != 0) return fail("receive", broken_);
+  if (receives_ >= depth_) return Post::busy;
+  const ssize_t code = fi_recv(shared_receives_[index_of(Lane::control)].get(), buffer.address, buffer.bytes,
+                               buffer.descriptor, FI_ADDR_UNSPEC, context);
+  if (code == 0) {
+    ++receives_;
+    return Post::posted;
+  }
+  return code == -FI_EAGAIN ? Post::busy : fail("receive", static_cast<int>(-code));
+}
+
+Post ConnectedRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) {
+  End* const end = ready_end(to.remote, Lane::data);
+  if (end == nullptr) return refuse_post("write", to.remote);
+  if (end->outstanding >= depth_) return Post::busy;
+  if (options.delivery_complete && !capabilities_.delivery_complete)
+    return fail("write with delivery completion", FI_EOPNOTSUPP);
+  return settle(to.remote, Lane::data, post_write(end->endpoint.get(), FI_ADDR_UNSPEC, to, from, options, context),
+                "write", context);
+}
+
+Post ConnectedRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
+  End* const end = ready_end(from.remote, Lane::data);
+  if (end == nullptr) return refuse_post("read", from.remote);
+  if (end->outstanding >= depth_) return Post::busy;
+  return settle(from.remote, Lane::data,
+                fi_read(end->endpoint.get(), to.address, to.bytes, to.descriptor, FI_ADDR_UNSPEC, from.address,
+                        from.key, context),
+                "read", context);
+}
+
+std::size_t ConnectedRail::poll(std::span<Event> events) {
+  if (stopped_ || events.empty()) return 0;
+  ++turn_;
+  if (turn_ % kSlowLook == 0) look_at_interface();
+  if (turn_ % kSlowLook == 0 || (setting_up_ != 0 && turn_ % kSetUpLook == 0)) look_at_connections();
+  std::size_t count = pending_.empty() ? 0 : pending_.take(events);
+  if (!injected_.empty()) count += take_injected(events.subspan(count));
+  // No queue starves another: one that found no room is first the next time, and is looked at in any case.
+  const std::size_t first = std::exchange(first_queue_, 0);
+  for (std::size_t i = 0; i < kQueues; ++i) {
+    const auto name = static_cast<QueueName>((first + i) % kQueues);
+    if (!wants_look(name) && (i != 0 || first == 0)) continue;
+    if (count == events.size()) {
+      first_queue_ = name;
+      break;
+    }
+    const std::size_t found = read_queue(name, events.subspan(count));
+    if (name == kGuestData && found != 0) warm_ = kWarmLooks;
+    count += found;
+  }
+  if (landing_.waiting()) landing_.post();
+  return count;
+}
+
+bool ConnectedRail::wants_look(QueueName name) {
+  switch (name) {
+    case kGuestControl:
+      return !guests_.empty();
+    case kGuestData:
+      if (guests_.empty()) return false;
+      if (warm_ != 0) {
+        --warm_;
+        return true;
+      }
+      return turn_ % kIdleLook == 0;
+    case kLinkControl:
+      return outstanding_[index_of(Lane::control)] != 0 ? turn_ % kSentLook == 0 : turn_ % kSlowLook == 0;
+    default:
+      return outstanding_[index_of(Lane::data)] != 0 || turn_ % kSlowLook == 0;
+  }
+}
+
+std::size_t ConnectedRail::read_queue(QueueName name, std::span<Event> events) {
+  std::array<fi_cq_data_entry, kReadBatch> entries;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
+  const bool own = name == kLinkControl || name == kLinkData;
+  std::size_t count = 0;
+  while (count < events.size()) {
+    const std::size_t room = std::min(events.size() - count, kReadBatch);
+    const ssize_t read = fi_cq_read(queues_[name].get(), entries.data(), room);
+    if (read > 0) {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(read); ++i)
+        if (own ? read_own(name, entries[i], events[count]) : read_incoming(entries[i], events[count])) ++count;
+      if (static_cast<std::size_t>(read) < room) break;
+    } else if (read == -FI_EAVAIL) {
+      if (read_failure(name, events[count])) ++count;
+    } else {
+      if (read != -FI_EAGAIN && read != 0) give_up(static_cast<int>(-read));
+      break;
+    }
+  }
+  return count;
+}
+
+void ConnectedRail::give_back(PostContext* context, Lane lane) {
+  InFlight::remove(context);
+  --links_[context->link]->ends[index_of(lane)].outstanding;
+  --outstanding_[index_of(lane)];
+}
+
+bool ConnectedRail::read_own(QueueName name, const fi_cq_data_entry& entry, Event& event) {
+  event.kind = own_kind(entry.flags);
+  event.context = static_cast<PostContext*>(entry.op_context);
+  event.bytes = entry.len;
+  give_back(event.context, name == kLinkControl ? Lane::control : Lane::data);
+  return true;
+}
+
+/// False for an event that nobody asked for.
+bool ConnectedRail::read_incoming(const fi_cq_data_entry& entry, Event& event) {
+  event.bytes = entry.len;
+  if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
+    event.kind = Event::Kind::landed;
+    event.immediate = static_cast<std::uint32_t>(entry.data);
+    event.context = nullptr;
+    landing_.take_back(entry.op_context);
+    return true;
+  }
+  if ((entry.flags & FI_RECV) == 0) return false;
+  event.kind = Event::Kind::received;
+  event.context = static_cast<PostContext*>(entry.op_context);
+  --receives_;
+  return true;
+}
+
+/// The one way out for every error of the rail.
+bool ConnectedRail::read_failure(QueueName name, Event& event) {
+  fi_cq_err_entry entry;
+  if (!read_error(*queues_[name], entry)) return false;
+  if (entry.op_context == nullptr) return false;  // of a peer, which hears of it
+  if (landing_.take_back(entry.op_context)) return false;
+  event = {};
+  event.context = static_cast<PostContext*>(entry.op_context);
+  event.error = entry.err;
+  if (name == kLinkControl || name == kLinkData) {
+    const RemoteId remote = event.context->link;
+    give_back(event.context, name == kLinkControl ? Lane::control : Lane::data);
+    lose(remote, entry.err, false);  // a connection does not survive a failed operation
+  } else {
+    --receives_;
+  }
+  return true;
+}
+
+void ConnectedRail::drain(QueueName name) {
+  std::array<Event, kReadBatch> found;
+  std::size_t count = 0;
+  do {
+    count = read_queue(name, found);
+    for (std::size_t i = 0; i < count; ++i) pending_.push(found[i]);
+  } while (count == found.size());
+}
+
+}  // namespace railyard::fabric::ofi

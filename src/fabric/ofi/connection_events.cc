@@ -1,0 +1,69 @@
+/// The event queue of a connected rail: requests, connections that stand, connections that end.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.hpp"
+#include "fabric/ofi/connected.hpp"
+
+namespace railyard::fabric::ofi {
+
+void ConnectedRail::look_at_connections() {
+  for (;;) {
+    // An event, and behind it what the peer sent along.
+    alignas(fi_eq_cm_entry) std::array<std::byte, sizeof(fi_eq_cm_entry) + kMostRequestBytes> room{};
+    std::uint32_t kind = 0;
+    // libfabric's tcp provider (1.17) tells a connection that its peer closed half-way from one that has nothing to
+    // read yet by errno alone, which a read at the end of a stream leaves as it was: an old EAGAIN would be taken for
+    // "later" for ever.
+    errno = 0;
+    const ssize_t bytes = fi_eq_read(events_.get(), &kind, room.data(), room.size(), 0);
+    if (bytes == -FI_EAVAIL && read_connection_error()) continue;
+    if (bytes < static_cast<ssize_t>(sizeof(fi_eq_cm_entry))) return;
+    const auto& event = *reinterpret_cast<const fi_eq_cm_entry*>(room.data());
+    switch (kind) {
+      case FI_CONNREQ: {
+        const Info info(event.info);
+        admit(*info, std::span(room).first(static_cast<std::size_t>(bytes)).subspan(sizeof(fi_eq_cm_entry)));
+        break;
+      }
+      case FI_CONNECTED:
+        if (const auto end = end_names_.find(event.fid); end != end_names_.end()) end_stands(end->second);
+        if (const auto guest = guests_.find(event.fid); guest != guests_.end() && !guest->second.stands) {
+          guest->second.stands = true;
+          --setting_up_;
+        }
+        break;
+      case FI_SHUTDOWN:
+        connection_ended(event.fid, FI_ESHUTDOWN, false);
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+bool ConnectedRail::read_connection_error() {
+  std::array<std::byte, kMostRequestBytes> data{};
+  fi_eq_err_entry entry{};
+  entry.err_data = data.data();
+  entry.err_data_size = data.size();
+  if (fi_eq_readerr(events_.get(), &entry, 0) < 0) return false;
+  const std::size_t bytes = std::min(entry.err_data_size, data.size());
+  const bool unwanted = bytes != 0 && is_refusal({static_cast<const std::byte*>(entry.err_data), bytes});
+  log_debug("{}: a connection failed: {}{}", name_, fi_strerror(entry.err), unwanted ? ", the peer shut it out" : "");
+  connection_ended(entry.fid, unwanted ? FI_EACCES : entry.err, !unwanted && entry.err == FI_ECONNREFUSED);
+  return true;
+}
+
+void ConnectedRail::connection_ended(fid* endpoint, int error, bool refused) {
+  if (const auto end = end_names_.find(endpoint); end != end_names_.end()) {
+    const auto [remote, lane] = end->second;
+    links_[remote]->ends[index_of(lane)].ended = true;
+    lose(remote, error, refused);
+  } else if (guests_.contains(endpoint)) {
+    guest_left(endpoint);
+  }
+}
+
+}  // namespace railyard::fabric::ofi

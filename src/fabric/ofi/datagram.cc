@@ -1,0 +1,120 @@
+/// Set-up of a datagram rail: for each lane a completion queue, an address vector and an endpoint; remotes are entries
+/// of the address vectors.
+#include "fabric/ofi/datagram.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "fabric/ofi/address.hpp"
+
+namespace railyard::fabric::ofi {
+
+namespace {
+
+/// How long a packet may still be under way after its sender's endpoint has let go of it.
+constexpr std::int64_t kPacketLifetime = 1'000'000'000;
+
+}  // namespace
+
+Result<std::unique_ptr<Rail>> DatagramRail::open(const RailOffer& offer, const Choice& choice) {
+  std::unique_ptr<DatagramRail> rail(new DatagramRail);
+  if (auto opened = rail->open_domain(offer, choice); !opened) return std::move(opened.error());
+  rail->capabilities_.fencing = Fencing::timed;
+  rail->capabilities_.packet_lifetime = kPacketLifetime;
+  for (const Lane lane : {Lane::control, Lane::data})
+    if (auto opened = rail->open_lane(lane); !opened) return std::move(opened.error());
+  if ((rail->info_->mode & FI_RX_CQ_DATA) != 0)
+    rail->landing_.open(rail->part(Lane::data).endpoint.get(), rail->depth_);
+  return std::unique_ptr<Rail>(std::move(rail));
+}
+
+DatagramRail::~DatagramRail() { DatagramRail::stop(); }
+
+void DatagramRail::stop() {
+  stopped_ = true;
+  if (broken_ == 0) broken_ = FI_ESHUTDOWN;
+  close_registrations();
+  for (LaneParts& lane : lanes_) lane.endpoint.reset();
+}
+
+Result<void> DatagramRail::open_lane(Lane lane) {
+  LaneParts& parts = part(lane);
+  const std::size_t least = 2 * depth_;
+  auto queue = open_queue(least + (lane == Lane::data ? kLandingRoom : 0), least);
+  if (!queue) return std::move(queue.error());
+  parts.queue = std::move(*queue);
+
+  fi_av_attr attributes{};
+  attributes.type = info_->domain_attr->av_type == FI_AV_UNSPEC ? FI_AV_TABLE : info_->domain_attr->av_type;
+  fid_av* addresses = nullptr;
+  if (int code = fi_av_open(domain_.get(), &attributes, &addresses, nullptr); code != 0)
+    return set_up_error("open an address vector", code);
+  parts.addresses.reset(addresses);
+
+  fid_ep* endpoint = nullptr;
+  if (int code = fi_endpoint(domain_.get(), info_.get(), &endpoint, nullptr); code != 0)
+    return set_up_error("open an endpoint", code);
+  parts.endpoint.reset(endpoint);
+  if (int code = fi_ep_bind(endpoint, &parts.addresses->fid, 0); code != 0)
+    return set_up_error("bind the endpoint to its address vector", code);
+  if (int code = fi_ep_bind(endpoint, &parts.queue->fid, FI_TRANSMIT | FI_RECV); code != 0)
+    return set_up_error("bind the endpoint to its completion queue", code);
+  if (int code = fi_enable(endpoint); code != 0) return set_up_error("enable the endpoint", code);
+  auto name = name_of(endpoint->fid);
+  if (!name) return std::move(name.error());
+  parts.name = std::move(*name);
+  return {};
+}
+
+std::vector<std::byte> DatagramRail::address() const {
+  return RailAddress{capabilities_.provider, info_->addr_format, {lanes_[0].name, lanes_[1].name}}.pack();
+}
+
+Result<RemoteId> DatagramRail::connect(std::span<const std::byte> address, LinkTag /*tag*/) {
+  if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
+  const RailAddress own{capabilities_.provider, info_->addr_format, {lanes_[0].name, lanes_[1].name}};
+  auto peer = RailAddress::parse(address, own, name_);
+  if (!peer) return std::move(peer.error());
+  Remote remote;
+  for (const Lane lane : {Lane::control, Lane::data}) {
+    auto inserted = insert_address(lane, peer->names[index_of(lane)]);
+    if (!inserted) {
+      if (lane == Lane::data) fi_av_remove(part(Lane::control).addresses.get(), remote.lane.data(), 1, 0);
+      return std::move(inserted.error());
+    }
+    remote.lane[index_of(lane)] = *inserted;
+  }
+  if (free_remotes_.empty()) {
+    remotes_.push_back(remote);
+    return static_cast<RemoteId>(remotes_.size() - 1);
+  }
+  const RemoteId id = free_remotes_.back();
+  free_remotes_.pop_back();
+  remotes_[id] = remote;
+  return id;
+}
+
+Result<fi_addr_t> DatagramRail::insert_address(Lane lane, const std::vector<std::byte>& name) {
+  fi_addr_t address = FI_ADDR_NOTAVAIL;
+  const int count = fi_av_insert(part(lane).addresses.get(), name.data(), 1, &address, 0, nullptr);
+  if (count != 1 || address == FI_ADDR_NOTAVAIL)
+    return Error(Status::io, fmt::format("{}: libfabric refused a peer's address: {}", name_,
+                                         fi_strerror(count < 0 ? -count : FI_EINVAL)));
+  return address;
+}
+
+void DatagramRail::disconnect(RemoteId remote) {
+  if (!known(remote)) return;
+  for (const Lane lane : {Lane::control, Lane::data}) {
+    fi_addr_t& address = remotes_[remote].lane[index_of(lane)];
+    if (!stopped_) fi_av_remove(part(lane).addresses.get(), &address, 1, 0);
+    address = FI_ADDR_NOTAVAIL;
+  }
+  free_remotes_.push_back(remote);
+}
+
+/// Nothing is kept back here: what the queues hold is handed out by the polls that find it.
+bool DatagramRail::fence(LinkTag /*tag*/) { return pending_.empty(); }
+
+}  // namespace railyard::fabric::ofi

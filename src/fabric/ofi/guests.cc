@@ -1,0 +1,95 @@
+/// Guests: endpoints that a connected rail has accepted, who may become one, and how they are shut out.
+#include <utility>
+
+#include "base/log.hpp"
+#include "fabric/ofi/connected.hpp"
+
+namespace railyard::fabric::ofi {
+
+void ConnectedRail::admit(fi_info& info, std::span<const std::byte> data) {
+  const auto request = LinkRequest::parse(data);
+  if (stopped_ || !request || !welcome(request->tag)) {
+    refuse(info);
+    return;
+  }
+  // The sender has given up the lives before this one.
+  if (request->tag.epoch != 0) close_guests(request->tag.id, request->tag.epoch - 1, true);
+  if (auto accepted = accept(info, *request); !accepted) {
+    log_warn("{}: a peer's connection was not accepted: {}", name_, accepted.error().text());
+    refuse(info);
+    return;
+  }
+  lives_[request->tag.id].newest = request->tag.epoch;
+}
+
+bool ConnectedRail::welcome(const LinkTag& tag) const {
+  const auto lives = lives_.find(tag.id);
+  if (lives == lives_.end()) return true;
+  return tag.epoch >= lives->second.newest && (!lives->second.fenced || tag.epoch > *lives->second.fenced);
+}
+
+Result<void> ConnectedRail::accept(fi_info& info, const LinkRequest& request) {
+  auto endpoint = open_endpoint(info, request.lane, true);
+  if (!endpoint) return std::move(endpoint.error());
+  if (int code = fi_accept(endpoint->get(), nullptr, 0); code != 0) return set_up_error("accept a connection", code);
+  fid* const name = &(*endpoint)->fid;
+  guests_.emplace(name, Guest{std::move(*endpoint), request.tag});
+  ++setting_up_;
+  return {};
+}
+
+void ConnectedRail::refuse(const fi_info& info) {
+  const auto refusal = pack_refusal();
+  (void)fi_reject(listener_.get(), info.handle, refusal.data(), refusal.size());
+}
+
+void ConnectedRail::guest_left(fid* endpoint) {
+  const auto guest = guests_.find(endpoint);
+  const LinkTag tag = guest->second.tag;
+  if (!guest->second.stands) --setting_up_;
+  guests_.erase(guest);
+  for (const auto& [other, one] : guests_)
+    if (one.tag.id == tag.id && one.tag.epoch == tag.epoch) return;  // its other lane may still have bytes to read
+  report_left(tag);
+}
+
+/// After what the link delivered.
+void ConnectedRail::report_left(const LinkTag& tag) {
+  drain(kGuestControl);
+  drain(kGuestData);
+  Event event;
+  event.kind = Event::Kind::left;
+  event.link = tag;
+  pending_.push(event);
+}
+
+void ConnectedRail::close_guests(std::uint64_t id, std::uint32_t epoch, bool report) {
+  std::map<std::uint32_t, LinkTag> closed;
+  for (auto guest = guests_.begin(); guest != guests_.end();) {
+    const LinkTag tag = guest->second.tag;
+    if (tag.id != id || tag.epoch > epoch) {
+      ++guest;
+      continue;
+    }
+    if (!guest->second.stands) --setting_up_;
+    guest = guests_.erase(guest);
+    closed[tag.epoch] = tag;
+  }
+  if (report)
+    for (const auto& [life, tag] : closed) report_left(tag);
+}
+
+bool ConnectedRail::fence(LinkTag tag) {
+  Lives& lives = lives_[tag.id];
+  if (!lives.fenced || *lives.fenced < tag.epoch) {
+    lives.fenced = tag.epoch;
+    close_guests(tag.id, tag.epoch, false);
+    // Their endpoints are closed, so nothing of theirs lands from here on; what did is in these queues.
+    drain(kGuestControl);
+    drain(kGuestData);
+    lives.fence_mark = pending_.mark();
+  }
+  return pending_.past(lives.fence_mark);
+}
+
+}  // namespace railyard::fabric::ofi

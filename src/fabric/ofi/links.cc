@@ -1,0 +1,130 @@
+/// Links: what a connected rail has made itself.
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "fabric/ofi/connected.hpp"
+#include "fabric/ofi/socket_of.hpp"
+
+namespace railyard::fabric::ofi {
+
+Result<RemoteId> ConnectedRail::connect(std::span<const std::byte> address, LinkTag tag) {
+  if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
+  auto peer = RailAddress::parse(address, own_address(), name_);
+  if (!peer) return std::move(peer.error());
+  const RemoteId remote = take_slot();
+  set_state(*links_[remote], Link::State::connecting);
+  for (const Lane lane : {Lane::control, Lane::data})
+    if (auto begun = begin_end(remote, lane, peer->names[0], tag); !begun) {
+      disconnect(remote);
+      return std::move(begun.error());
+    }
+  return remote;
+}
+
+RemoteId ConnectedRail::take_slot() {
+  if (free_links_.empty()) {
+    links_.push_back(std::make_unique<Link>());
+    return static_cast<RemoteId>(links_.size() - 1);
+  }
+  const RemoteId remote = free_links_.back();
+  free_links_.pop_back();
+  return remote;
+}
+
+Result<void> ConnectedRail::begin_end(RemoteId remote, Lane lane, const std::vector<std::byte>& name, LinkTag tag) {
+  const Info info(fi_dupinfo(info_.get()));
+  if (!info) return Error(Status::no_memory, "no memory for a copy of a fi_info");
+  // libfabric frees it with the info.
+  std::free(std::exchange(info->dest_addr, std::malloc(name.size())));
+  if (info->dest_addr == nullptr) return Error(Status::no_memory, "no memory for a peer's address");
+  std::memcpy(info->dest_addr, name.data(), name.size());
+  info->dest_addrlen = name.size();
+  auto endpoint = open_endpoint(*info, lane, false);
+  if (!endpoint) return std::move(endpoint.error());
+  End& end = links_[remote]->ends[index_of(lane)];
+  end.endpoint = std::move(*endpoint);
+  end_names_[&end.endpoint->fid] = {remote, lane};
+  const auto request = LinkRequest{lane, tag}.pack();
+  // An attempt that fails at once is told like one that fails later.
+  if (int code = fi_connect(end.endpoint.get(), name.data(), request.data(), request.size()); code != 0)
+    lose(remote, -code, code == -FI_ECONNREFUSED);
+  return {};
+}
+
+void ConnectedRail::set_state(Link& link, Link::State state) {
+  if (link.state == Link::State::connecting) --setting_up_;
+  if (state == Link::State::connecting) ++setting_up_;
+  link.state = state;
+}
+
+void ConnectedRail::end_stands(const EndName& name) {
+  Link& link = *links_[name.remote];
+  link.ends[index_of(name.lane)].stands = true;
+  if (link.state == Link::State::connecting && link.ends[0].stands && link.ends[1].stands)
+    set_state(link, Link::State::up);
+}
+
+void ConnectedRail::lose(RemoteId remote, int error, bool refused) {
+  Link& link = *links_[remote];
+  if (link.state == Link::State::lost) return;
+  set_state(link, Link::State::lost);
+  Event event;
+  event.kind = Event::Kind::lost;
+  event.remote = remote;
+  event.error = error;
+  event.refused = refused;
+  pending_.push(event);
+}
+
+void ConnectedRail::disconnect(RemoteId remote) {
+  if (!known(remote)) return;
+  Link& link = *links_[remote];
+  if (!stopped_) run_out(link);
+  for (End& end : link.ends) {
+    if (end.endpoint) end_names_.erase(&end.endpoint->fid);
+    end.endpoint.reset();
+  }
+  if (!stopped_) {
+    drain(kLinkControl);
+    drain(kLinkData);
+    return_contexts(link);
+  }
+  set_state(link, Link::State::free);
+  pending_.forget_lost(remote);
+  link.ends = {};
+  free_links_.push_back(remote);
+}
+
+/// Lets the data lane come to its end before it is closed. libfabric's tcp provider (1.17) frees a read twice when its
+/// endpoint is closed while the answer is half here, and from then on hands out one piece of memory for every operation
+/// of the queue. When the connection itself ends first, the provider takes its other way out, which is sound. What
+/// is still to be read is no more than the socket's buffer holds.
+void ConnectedRail::run_out(Link& link) {
+  constexpr int kMostTurns = 10000;
+  End& end = link.ends[index_of(Lane::data)];
+  if (end.outstanding == 0 || end.ended) return;
+  const int socket = socket_of(*queues_[kLinkData], *end.endpoint);
+  if (socket < 0 || ::shutdown(socket, SHUT_RDWR) != 0) return;
+  for (int turn = 0; turn < kMostTurns && !end.ended; ++turn) {
+    drain(kLinkData);
+    look_at_connections();
+  }
+}
+
+/// What the provider dropped without a word.
+void ConnectedRail::return_contexts(Link& link) {
+  for (const Lane lane : {Lane::control, Lane::data})
+    outstanding_[index_of(lane)] -= link.ends[index_of(lane)].outstanding;
+  while (PostContext* const context = link.in_flight.take()) {
+    Event event;
+    event.kind = Event::Kind::failed;
+    event.context = context;
+    event.error = FI_ECANCELED;
+    pending_.push(event);
+  }
+}
+
+}  // namespace railyard::fabric::ofi

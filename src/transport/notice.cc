@@ -1,0 +1,233 @@
+/// Notices: what two engines tell each other about the links between them. Outside the sequence: any of them may be
+/// lost or come twice, so each is asked for again until it is answered.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/log.hpp"
+#include "transport/engine.hpp"
+
+namespace railyard::transport {
+namespace {
+
+/// Pings that wait for their answer; a peer that asks more often is not answered more often.
+constexpr std::size_t kMostPongs = 64;
+
+}  // namespace
+
+wire::LinkPlace Engine::place_of(const Flow& flow, const Link& link) {
+  return {static_cast<std::uint16_t>(&link - flow.links.data()), link.rail(), link.remote_rail()};
+}
+
+bool Engine::send_notice(Flow& flow, Link& link, const wire::RecordHeader& record, std::span<const std::byte> body) {
+  memory::Buffer* buffer = reports_->take();
+  if (buffer == nullptr) return false;
+  buffer->bytes = wire::kRecordsAt;
+  std::byte* place = wire::FrameWriter::append(buffer->data, buffer->bytes, record);
+  if (!body.empty()) std::memcpy(place, body.data(), body.size());
+  write_header(flow, buffer->data, wire::FrameKind::notice, 1, flow.next_sequence, buffer->bytes);
+  return post_report(flow, link, buffer);
+}
+
+/// Over the best link that takes it.
+bool Engine::send_notice(Flow& flow, const wire::RecordHeader& record, std::span<const std::byte> body) {
+  for (Tried tried = 0;;) {
+    Link* link = choose_for_frame(flow, true, tried);
+    if (link == nullptr) return false;
+    if (send_notice(flow, *link, record, body)) return true;
+    tried |= Tried{1} << (link - flow.links.data());
+  }
+}
+
+void Engine::on_notice(Flow& flow, const memory::Buffer& buffer) {
+  const std::span<const std::byte> bytes{buffer.data, buffer.bytes};
+  const auto header = wire::parse_header(bytes);
+  wire::RecordReader reader(bytes, *header);
+  const auto record = reader.next();
+  if (!record) {
+    ++counts_.dropped_malformed;
+    return;
+  }
+  const auto place = wire::LinkPlace::unpack(record->header.offset);
+  switch (record->header.kind) {
+    case wire::RecordKind::ping:
+      if (flow.pongs.size() < kMostPongs) flow.pongs.push_back({record->header.exposure, record->header.offset});
+      note_for(flow);
+      if (failover_) open_way_back(flow, place);
+      // Whoever asks has waited in vain: our own links to it may be the reason.
+      if (record->header.detail == 0 && !flow.probe.on && failover_) start_probe(flow, true);
+      return;
+    case wire::RecordKind::pong:
+      return on_pong(flow, place, record->header.exposure);
+    case wire::RecordKind::fence:
+      return on_fence(flow, place, record->header.exposure, static_cast<LossCause>(record->header.detail));
+    case wire::RecordKind::fenced:
+      return on_fenced(flow, place, record->header.exposure, record->body);
+    case wire::RecordKind::leave:
+      if (header->sequence == flow.arrivals.next()) part_from(flow);  // else something of it is still on its way
+      return;
+    default:
+      ++counts_.dropped_malformed;
+  }
+}
+
+void Engine::part_from(Flow& flow) {
+  for (Link& link : flow.links) {
+    drop_link(link);
+    link.health.state = LinkState::down;
+  }
+  fail_flow(flow, Error(Status::peer_lost, fmt::format("rank {} has closed its world", flow.peer),
+                        {.peer = flow.peer, .sequence = flow.acknowledged}));
+}
+
+/// A ping that cannot be answered, for want of a link, proves a path at least: it is tried at once, whatever the
+/// back-off. Two sides that waited each for its own time might never be there together.
+void Engine::open_way_back(Flow& flow, wire::LinkPlace place) {
+  if (std::ranges::any_of(flow.links, [](const Link& link) { return link.health.state != LinkState::down; })) return;
+  for (Link& link : flow.links) {
+    if (link.rail() == place.remote_rail && link.remote_rail() == place.rail) link.health.next_try = beat_;
+  }
+  watch(flow);
+}
+
+void Engine::note_for(Flow& flow) {
+  if (flow.in_noticing) return;
+  flow.in_noticing = true;
+  noticing_.push_back(&flow);
+}
+
+/// Answers pings, each over every link that may be heard: also over those that wait for an answer themselves, or two
+/// sides that have only such links would wait for each other.
+bool Engine::send_pongs() {
+  bool moved = false;
+  std::erase_if(noticing_, [&](Flow* flow) {
+    if (flow->failed.load(std::memory_order_relaxed)) flow->pongs.clear();
+    moved |= std::erase_if(flow->pongs, [&](const Pong& pong) { return send_pong(*flow, pong); }) > 0;
+    flow->in_noticing = !flow->pongs.empty();
+    return !flow->in_noticing;
+  });
+  return moved;
+}
+
+bool Engine::send_pong(Flow& flow, const Pong& pong) {
+  bool sent = false;
+  for (Link& link : flow.links) {
+    if (link.health.state != LinkState::down)
+      sent |= send_notice(flow, link, {wire::RecordKind::pong, 0, 0, pong.round, pong.place});
+  }
+  return sent;
+}
+
+void Engine::on_pong(Flow& flow, wire::LinkPlace place, std::uint32_t round) {
+  if (place.link >= flow.links.size() || round > flow.rounds) {
+    ++counts_.dropped_malformed;
+    return;
+  }
+  Link& link = flow.links[place.link];
+  LinkHealth& health = link.health;
+  if (round <= health.answered) return;  // the same answer over another link
+  health.answered = round;
+  health.answered_at = beat_;
+  if (round == health.asked) link.note_trip(now_ - health.asked_at);
+  if (health.state == LinkState::trying && round == health.asked) {
+    ++health.answers;
+    health.asked = 0;
+  }
+  if (health.state != LinkState::up) return;
+  health.suspect = false;
+  if (flow.probe.on && round >= flow.probe.first_round && flow.probe.first_answer == 0) flow.probe.first_answer = beat_;
+}
+
+void Engine::on_fence(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, LossCause cause) {
+  if (place.remote_rail >= rails_.size()) {
+    ++counts_.dropped_malformed;
+    return;
+  }
+  FenceRequest* request = nullptr;
+  for (FenceRequest& known : fence_requests_) {
+    if (known.flow == &flow && known.place.link == place.link) request = &known;
+  }
+  if (request == nullptr) {
+    request = &fence_requests_.emplace_back();
+    request->flow = &flow;
+  }
+  if (request->epoch != epoch || request->not_before == 0) {
+    const auto& capabilities = rails_[place.remote_rail]->capabilities();
+    // The sender disconnected before it asked: what it had under way is at most this old when the time is up.
+    const bool timed = capabilities.fencing == fabric::Fencing::timed;
+    request->not_before = beat_ + (timed ? capabilities.packet_lifetime : 0);
+  }
+  request->place = place;
+  request->epoch = epoch;
+  if (!failover_) return;
+  // The way back leads over the same two rails.
+  for (Link& link : flow.links) {
+    if (link.rail() != place.remote_rail || link.remote_rail() != place.rail) continue;
+    if (cause == LossCause::local_down) {
+      fail_link(flow, link, LossCause::remote_down, "");
+    } else if (link.up()) {
+      suspect(flow, link);
+    }
+  }
+}
+
+bool Engine::answer_fences() {
+  const std::size_t before = fence_requests_.size();
+  std::erase_if(fence_requests_, [this](const FenceRequest& request) { return answer_fence(request); });
+  return fence_requests_.size() != before;
+}
+
+/// Whether the request is dealt with. The report is taken after the fence: what it lacks will never arrive.
+bool Engine::answer_fence(const FenceRequest& request) {
+  Flow& flow = *request.flow;
+  if (flow.failed.load(std::memory_order_relaxed)) return true;
+  const std::uint64_t id = (std::uint64_t{flow.session_in} << 32U) |
+                           (std::uint64_t{static_cast<std::uint16_t>(flow.peer)} << 16U) | request.place.link;
+  if (!rails_[request.place.remote_rail]->fence({id, request.epoch}) || beat_ < request.not_before) return false;
+
+  std::array<std::byte, sizeof(wire::FencedBody) + wire::kMaxWindow / 8U> body{};
+  wire::FencedBody report{flow.arrivals.next(), 0};
+  std::size_t bytes = sizeof report;
+  const std::uint32_t ahead = flow.granted - report.next;  // nothing beyond the grant can have arrived
+  for (std::uint32_t first = 0; first < ahead && first < wire::kMaxWindow; first += 64U) {
+    std::uint64_t word = 0;
+    for (std::uint32_t bit = 0; bit < 64U; ++bit) {
+      if (first + bit < wire::kMaxWindow && flow.arrivals.arrived(report.next + first + bit)) word |= 1ULL << bit;
+    }
+    std::memcpy(body.data() + bytes, &word, sizeof word);
+    bytes += sizeof word;
+    ++report.words;
+  }
+  std::memcpy(body.data(), &report, sizeof report);
+  return send_notice(
+      flow, {wire::RecordKind::fenced, 0, static_cast<std::uint16_t>(bytes), request.epoch, request.place.pack()},
+      std::span(body).first(bytes));
+}
+
+void Engine::on_fenced(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, std::span<const std::byte> body) {
+  wire::FencedBody report;
+  if (place.link >= flow.links.size() || body.size() < sizeof report) {
+    ++counts_.dropped_malformed;
+    return;
+  }
+  std::memcpy(&report, body.data(), sizeof report);
+  const auto bits = body.subspan(sizeof report);
+  if (report.words > wire::kMaxWindow / 64U || bits.size() != report.words * sizeof(std::uint64_t)) {
+    ++counts_.dropped_malformed;
+    return;
+  }
+  Link& link = flow.links[place.link];
+  if (!link.health.unfenced || link.health.dead_epoch != epoch) return;  // an answer that came twice, or too late
+  release_fenced(flow, link, report, bits);
+}
+
+void Engine::say_goodbye() {
+  if (!failover_) return;
+  for (const auto& flow : flow_storage_) {
+    if (!flow->failed.load(std::memory_order_relaxed)) send_notice(*flow, {wire::RecordKind::leave, 0, 0, 0, 0});
+  }
+}
+
+}  // namespace railyard::transport

@@ -1,0 +1,395 @@
+/// Links that fail, end and are shut out: what fabric/rail.hpp promises of `connect`, `disconnect` and `fence`.
+#include <gtest/gtest.h>
+#include <rdma/fi_errno.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <filesystem>
+
+#include "fabric/two_rails.hpp"
+
+namespace railyard::fabric {
+namespace {
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator list("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(list), end(list)));
+}
+
+/// Every driver.
+using AnyLink = TwoRails;
+INSTANTIATE_TEST_SUITE_P(Beds, AnyLink, ::testing::ValuesIn(beds()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(AnyLink, SaysWhatItsFenceIsWorth) {
+  const Capabilities& capabilities = a_.rail->capabilities();
+  EXPECT_EQ(capabilities.fencing, GetParam().connected() ? Fencing::exact : Fencing::timed);
+  EXPECT_EQ(capabilities.packet_lifetime > 0, capabilities.fencing == Fencing::timed);
+}
+
+TEST_P(AnyLink, IsMadeAndEndedManyTimesWithoutLeavingAnythingOpen) {
+  ASSERT_TRUE(delivers());
+  std::size_t before = 0;
+  for (std::uint32_t round = 0; round < 200; ++round) {
+    a_.rail->disconnect(a_.peer);
+    connect(a_, b_, {7, round + 1});
+    b_.rail->disconnect(b_.peer);
+    connect(b_, a_, {8, round + 1});
+    ASSERT_TRUE(delivers()) << round;
+    if (round == 20) before = open_descriptors();
+  }
+  // The last ends of the rounds before may not have been seen yet: a few polls find them.
+  pump_until([n = 0]() mutable { return n++ == 1000; });
+  EXPECT_LE(open_descriptors(), before + 4);
+}
+
+/// Connected endpoints only.
+class ConnectedLink : public TwoRails {
+ protected:
+  static constexpr LinkTag kTag{42, 5};
+
+  void SetUp() override {
+    TwoRails::SetUp();
+    a_.rail->disconnect(a_.peer);
+    connect(a_, b_, kTag);
+  }
+  Post write(PostContext& context, std::size_t bytes = 4096, WriteOptions options = {}) {
+    return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, bytes, kData), options, &context);
+  }
+  Post read(PostContext& context, std::size_t bytes) {
+    return a_.rail->read({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, bytes, kData), &context);
+  }
+  /// As many posts as the link takes while the peer does not move.
+  std::size_t fill_link(std::vector<PostContext>& contexts, const std::function<Post(PostContext&)>& post) {
+    std::size_t posted = 0;
+    while (posted < contexts.size() && post(contexts[posted]) == Post::posted) ++posted;
+    return posted;
+  }
+  bool fenced(LinkTag tag) {
+    bool done = false;
+    return pump_until([&] { return done || (done = b_.rail->fence(tag)); });
+  }
+  /// Everything that was posted has come out of poll, once.
+  void expect_all_back_once(const std::vector<PostContext>& contexts, std::size_t posted) {
+    ASSERT_TRUE(pump_until([&] {
+      for (std::size_t i = 0; i < posted; ++i)
+        if (told(a_, &contexts[i]) == 0) return false;
+      return true;
+    }));
+    pump_until([n = 0]() mutable { return n++ == 500; });
+    for (std::size_t i = 0; i < posted; ++i) EXPECT_EQ(told(a_, &contexts[i]), 1u) << i;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Beds, ConnectedLink, ::testing::Values(Bed{"tcp", "tcp", "lo", "connected"}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(ConnectedLink, IsBusyUntilThePeerHasAccepted) {
+  auto fresh = a_.rail->connect(b_.rail->address(), {43, 0});
+  ASSERT_TRUE(fresh.ok()) << fresh.error().text();
+  PostContext context;
+  std::vector<std::pair<Rail*, Event>> alone;
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(a_.rail->send(*fresh, a_.piece(0, 8, kControl), &context), Post::busy);
+    pump({a_.rail.get()}, alone, [n = 0]() mutable { return n++ == 1; });
+  }
+  a_.peer = *fresh;
+  EXPECT_TRUE(delivers());
+}
+
+TEST_P(ConnectedLink, IsLostAndRefusedWhereNobodyListens) {
+  auto gone = open_rails(settings_for(GetParam(), 1));
+  ASSERT_TRUE(gone.ok());
+  const auto address = (*gone)[0]->address();
+  gone->clear();
+  auto remote = a_.rail->connect(address, {1, 1});
+  ASSERT_TRUE(remote.ok()) << remote.error().text();
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1; }));
+  EXPECT_EQ(find(a_, Event::Kind::lost)->remote, *remote);
+  EXPECT_TRUE(find(a_, Event::Kind::lost)->refused);
+  EXPECT_NE(find(a_, Event::Kind::lost)->error, 0);
+  PostContext context;
+  EXPECT_EQ(a_.rail->send(*remote, a_.piece(0, 8, kControl), &context), Post::failed);
+  a_.rail->disconnect(*remote);
+  EXPECT_TRUE(delivers()) << "another link of the rail suffered";
+}
+
+TEST_P(ConnectedLink, IsLostWhenThePeerGoesAndEveryContextComesBackOnce) {
+  ASSERT_TRUE(delivers());
+  std::vector<PostContext> contexts(100);
+  const std::size_t posted =
+      fill_link(contexts, [&](PostContext& context) { return write(context, 1 << 20, {.delivery_complete = true}); });
+  ASSERT_EQ(posted, contexts.size());
+  b_.rail->stop();
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1; }));
+  EXPECT_EQ(find(a_, Event::Kind::lost)->remote, a_.peer);
+  EXPECT_FALSE(find(a_, Event::Kind::lost)->refused);
+  a_.rail->disconnect(a_.peer);
+  expect_all_back_once(contexts, posted);
+  EXPECT_EQ(seen(a_, Event::Kind::lost), 1u);
+}
+
+TEST_P(ConnectedLink, EndedUnderLoadGivesEveryContextBackOnce) {
+  ASSERT_TRUE(delivers());
+  std::vector<PostContext> writes(60);
+  std::vector<PostContext> reads(60);
+  std::vector<PostContext> sends(60);
+  const std::size_t written = fill_link(writes, [&](PostContext& context) { return write(context, 1 << 20); });
+  const std::size_t read_count = fill_link(reads, [&](PostContext& context) { return read(context, 1 << 20); });
+  const std::size_t sent = fill_link(
+      sends, [&](PostContext& context) { return a_.rail->send(a_.peer, a_.piece(0, 2000, kControl), &context); });
+  pump_until([n = 0]() mutable { return n++ == 3; });
+  ASSERT_EQ(told(a_, &reads.back()), 0u) << "nothing is under way any more";
+  a_.rail->disconnect(a_.peer);
+  expect_all_back_once(writes, written);
+  expect_all_back_once(reads, read_count);
+  expect_all_back_once(sends, sent);
+  EXPECT_EQ(seen(a_, Event::Kind::lost), 0u) << "a link that its owner ended is not lost";
+}
+
+TEST_P(ConnectedLink, EndedInTheMiddleOfAReadHarmsNoOther) {
+  // The answer to the read is half here when its link is ended; then many reads and writes on another link are all
+  // right.
+  for (std::uint32_t round = 0; round < 10; ++round) {
+    ASSERT_TRUE(delivers());
+    PostContext half;
+    ASSERT_EQ(insist([&] { return read(half, 1 << 20); }), Post::posted);
+    std::vector<std::pair<Rail*, Event>> quiet;
+    for (std::uint32_t turn = 0; turn < round + 1; ++turn)
+      for (Rail* rail : {b_.rail.get(), a_.rail.get()}) {
+        std::array<Event, 32> events;
+        const std::size_t count = rail->poll(events);
+        for (std::size_t i = 0; i < count; ++i) log_.emplace_back(rail, events[i]);
+      }
+    a_.rail->disconnect(a_.peer);
+    connect(a_, b_, {kTag.id, kTag.epoch + 1 + round});
+    ASSERT_TRUE(delivers());
+    EXPECT_EQ(told(a_, &half), 1u);
+
+    fill(b_.memory, round);
+    std::vector<PostContext> reads(64);
+    for (std::size_t i = 0; i < reads.size(); ++i)
+      ASSERT_EQ(insist([&] {
+                  return a_.rail->read({a_.peer, b_.at(i * 16384), b_.registration.key},
+                                       a_.piece(i * 16384, 16384, kData), &reads[i]);
+                }),
+                Post::posted);
+    expect_all_back_once(reads, reads.size());
+    EXPECT_TRUE(equal(a_.memory, b_.memory)) << "round " << round;
+    log_.clear();
+  }
+}
+
+TEST_P(ConnectedLink, AnEndIsToldToTheTarget) {
+  ASSERT_TRUE(delivers());
+  a_.rail->disconnect(a_.peer);
+  ASSERT_TRUE(
+      pump_until([&] { return seen(b_, Event::Kind::left) >= 1 && find(b_, Event::Kind::left)->link.id == 42; }));
+  EXPECT_EQ(find(b_, Event::Kind::left)->link.epoch, kTag.epoch);
+  pump_until([n = 0]() mutable { return n++ == 500; });
+  EXPECT_EQ(seen(b_, Event::Kind::left), 1u);
+}
+
+TEST_P(ConnectedLink, WhatWasSentBeforeTheEndArrives) {
+  ASSERT_TRUE(delivers());
+  std::vector<PostContext> receives(150);
+  std::vector<PostContext> sends(150);
+  PostContext written;
+  for (PostContext& context : receives)
+    ASSERT_EQ(b_.rail->receive(b_.piece(0, 2048, kControl), &context), Post::posted);
+  for (PostContext& context : sends)
+    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 1000, kControl), &context); }), Post::posted);
+  ASSERT_EQ(insist([&] { return write(written, 4096, {.with_immediate = true, .immediate = 3}); }), Post::posted);
+  std::vector<std::pair<Rail*, Event>> alone;
+  pump({a_.rail.get()}, alone, [&] { return alone.size() == sends.size() + 1; });
+  a_.rail->disconnect(a_.peer);
+  // One event at a time, so that the end is found while there is more to tell.
+  while (seen(b_, Event::Kind::left) == 0) {
+    std::array<Event, 1> one;
+    if (b_.rail->poll(one) == 1) log_.emplace_back(b_.rail.get(), one[0]);
+  }
+  EXPECT_EQ(seen(b_, Event::Kind::received), sends.size() + 1);
+  EXPECT_EQ(seen(b_, Event::Kind::landed), 1u);
+  EXPECT_EQ(log_.back().second.kind, Event::Kind::left) << "something arrived after the end was told";
+}
+
+TEST_P(ConnectedLink, AHalfFilledReceiveComesBack) {
+  ASSERT_TRUE(delivers());
+  log_.clear();
+  // A message longer than the sockets hold stops half-way when its sender goes.
+  std::vector<std::byte> big(64 << 20);
+  auto from = a_.rail->register_memory(big, {});
+  ASSERT_TRUE(from.ok());
+  std::vector<std::byte> room(big.size());
+  auto to = b_.rail->register_memory(room, {});
+  ASSERT_TRUE(to.ok());
+  PostContext received;
+  PostContext sent;
+  ASSERT_EQ(b_.rail->receive({room.data(), room.size(), to->descriptor[kControl]}, &received), Post::posted);
+  ASSERT_EQ(insist([&] {
+              return a_.rail->send(a_.peer, {big.data(), big.size(), from->descriptor[kControl]}, &sent);
+            }),
+            Post::posted);
+  for (int i = 0; i < 20; ++i) pump_until([n = 0]() mutable { return n++ == 1; });
+  ASSERT_EQ(told(b_, &received), 0u);
+  a_.rail->disconnect(a_.peer);
+  ASSERT_TRUE(pump_until([&] { return told(b_, &received) == 1 && told(a_, &sent) == 1; }));
+  EXPECT_EQ(find(b_, Event::Kind::failed)->context, &received);
+  connect(a_, b_, {kTag.id, kTag.epoch + 1});
+  EXPECT_TRUE(delivers());
+  a_.rail->deregister_memory(*from);
+  b_.rail->deregister_memory(*to);
+}
+
+TEST_P(ConnectedLink, AFenceStopsAWriterInMidWrite) {
+  ASSERT_TRUE(delivers());
+  for (std::uint32_t epoch = kTag.epoch; epoch < kTag.epoch + 5; ++epoch) {
+    std::vector<PostContext> contexts(1000);
+    std::size_t posted = 0;
+    std::size_t told_so_far = 0;
+    // The writer goes on all the time, with bytes that change.
+    const auto write_on = [&] {
+      std::fill(a_.memory.begin(), a_.memory.end(), static_cast<std::byte>(posted));
+      if (posted < contexts.size() &&
+          write(contexts[posted], 1 << 20, {.with_immediate = true, .immediate = 1}) == Post::posted)
+        ++posted;
+    };
+    ASSERT_TRUE(pump_until([&] {
+      write_on();
+      return seen(b_, Event::Kind::landed) >= 10;
+    }));
+    bool done = false;
+    ASSERT_TRUE(pump_until([&] {
+      write_on();
+      return done || (done = b_.rail->fence({kTag.id, epoch}));
+    }));
+    const std::vector<std::byte> then = b_.memory;
+    told_so_far = seen(b_, Event::Kind::landed);
+    for (int i = 0; i < 300; ++i) {
+      write_on();
+      pump_until([n = 0]() mutable { return n++ == 1; });
+    }
+    EXPECT_TRUE(equal(then, b_.memory)) << "bytes landed after the fence";
+    EXPECT_EQ(seen(b_, Event::Kind::landed), told_so_far) << "an event came after the fence said that all had";
+    ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1; }));
+    EXPECT_EQ(seen(b_, Event::Kind::left), 0u) << "a fenced link has not left";
+    a_.rail->disconnect(a_.peer);
+    expect_all_back_once(contexts, posted);
+    log_.clear();
+    connect(a_, b_, {kTag.id, epoch + 1});
+    ASSERT_TRUE(delivers()) << "a newer life was refused";
+    log_.clear();
+  }
+}
+
+TEST_P(ConnectedLink, AFenceIsDoneOnlyWhenWhatLandedHasBeenTold) {
+  ASSERT_TRUE(delivers());
+  std::vector<PostContext> receives(20);
+  std::vector<PostContext> sends(20);
+  for (PostContext& context : receives) ASSERT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &context), Post::posted);
+  for (PostContext& context : sends)
+    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 64, kControl), &context); }), Post::posted);
+  // One event at a time: the rail has more of them in hand when it is asked to fence.
+  std::array<Event, 1> one;
+  std::size_t before = 0;
+  while (before == 0) before = b_.rail->poll(one);
+  std::size_t after = 0;
+  while (!b_.rail->fence(kTag)) after += b_.rail->poll(one);
+  EXPECT_GT(after, 0u) << "the rail had nothing in hand: this shows nothing";
+  std::size_t late = 0;
+  for (int i = 0; i < 1000; ++i) late += b_.rail->poll(one);
+  EXPECT_EQ(late, 0u);
+}
+
+TEST_P(ConnectedLink, AFencedLifeIsRefusedAndANewerOneTaken) {
+  ASSERT_TRUE(delivers());
+  ASSERT_TRUE(fenced({kTag.id, 9}));
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1; }));
+  for (const std::uint32_t epoch : {0U, 5U, 9U}) {
+    log_.clear();
+    a_.rail->disconnect(a_.peer);
+    connect(a_, b_, {kTag.id, epoch});
+    ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1; })) << epoch;
+    EXPECT_FALSE(find(a_, Event::Kind::lost)->refused) << "somebody is there";
+    EXPECT_EQ(find(a_, Event::Kind::lost)->error, FI_EACCES);
+  }
+  log_.clear();
+  a_.rail->disconnect(a_.peer);
+  connect(a_, b_, {kTag.id, 10});
+  EXPECT_TRUE(delivers());
+  EXPECT_EQ(seen(a_, Event::Kind::lost), 0u);
+}
+
+TEST_P(ConnectedLink, AFenceOfOneLinkLeavesTheOthers) {
+  auto other = a_.rail->connect(b_.rail->address(), {77, 0});
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE(delivers());
+  ASSERT_TRUE(fenced(kTag));
+  std::swap(a_.peer, *other);
+  EXPECT_TRUE(delivers());
+  EXPECT_TRUE(fenced({999, 3})) << "a link that never was";
+}
+
+TEST_P(ConnectedLink, AnOlderLifeIsRefusedAndANewerOneEndsTheOlder) {
+  ASSERT_TRUE(delivers());
+  auto older = a_.rail->connect(b_.rail->address(), {kTag.id, kTag.epoch - 1});
+  ASSERT_TRUE(older.ok());
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1; }));
+  EXPECT_EQ(find(a_, Event::Kind::lost)->remote, *older);
+  a_.rail->disconnect(*older);
+  log_.clear();
+  auto newer = a_.rail->connect(b_.rail->address(), {kTag.id, kTag.epoch + 1});
+  ASSERT_TRUE(newer.ok());
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1 && seen(b_, Event::Kind::left) == 1; }));
+  EXPECT_EQ(find(a_, Event::Kind::lost)->remote, a_.peer);
+  EXPECT_EQ(find(b_, Event::Kind::left)->link.epoch, kTag.epoch);
+  a_.rail->disconnect(a_.peer);
+  a_.peer = *newer;
+  EXPECT_TRUE(delivers());
+}
+
+TEST_P(ConnectedLink, AnAttemptCanBeEndedBeforeItStands) {
+  for (std::uint32_t i = 0; i < 50; ++i) {
+    auto attempt = a_.rail->connect(b_.rail->address(), {100 + i, 0});
+    ASSERT_TRUE(attempt.ok());
+    pump_until([n = std::uint32_t{0}, i]() mutable { return n++ == i % 12; });
+    a_.rail->disconnect(*attempt);
+  }
+  EXPECT_TRUE(delivers());
+  EXPECT_EQ(seen(a_, Event::Kind::lost), 0u);
+}
+
+TEST_P(ConnectedLink, AKilledPeerLeavesNothingBehind) {
+  ASSERT_TRUE(delivers());
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const std::vector<std::byte> address = b_.rail->address();
+  const std::size_t before = open_descriptors();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    // A process of its own: it connects, says so, and goes on polling until it is killed.
+    auto rails = open_rails(settings_for(GetParam(), 1));
+    if (!rails.ok() || !(*rails)[0]->connect(address, {4711, 1}).ok()) ::_exit(1);
+    (void)!::write(pipe[1], "c", 1);
+    std::array<Event, 8> events;
+    for (;;) (*rails)[0]->poll(events);
+  }
+  char word = 0;
+  ASSERT_EQ(::read(pipe[0], &word, 1), 1);
+  ASSERT_TRUE(pump_until([&] { return open_descriptors() >= before + 2; })) << "its lanes were not accepted";
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  ASSERT_TRUE(pump_until([&] { return seen(b_, Event::Kind::left) == 1; }));
+  EXPECT_EQ(find(b_, Event::Kind::left)->link.id, 4711u);
+  EXPECT_LE(open_descriptors(), before);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+  EXPECT_TRUE(delivers());
+}
+
+}  // namespace
+}  // namespace railyard::fabric

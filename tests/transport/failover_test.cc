@@ -1,0 +1,383 @@
+/// Promises 3, 4 and 8 at the engine's own level: what is sent when, and what is not.
+#include "engine_fixture.hpp"
+
+namespace railyard::transport {
+namespace {
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+
+class FailoverTest : public EngineTest {
+ protected:
+  void open(std::size_t rails, Settings settings = {}) {
+    settings.peer_timeout_ms = 1000;
+    EngineTest::open(rails, settings);
+    for (auto* rail : rails_) rail->complete_at_once = false;
+  }
+  /// Lets the engine look at its links so many times, a millisecond apart.
+  void pass(int milliseconds) {
+    for (int i = 0; i < milliseconds; ++i) {
+      clock_.time += kMillisecond;
+      engine_->progress();
+    }
+  }
+  std::vector<std::byte> notice(wire::RecordHeader record, std::span<const std::byte> body = {}) {
+    std::vector<std::byte> bytes(wire::kFrameBytes);
+    std::uint32_t used = wire::kRecordsAt;
+    record.length = static_cast<std::uint16_t>(body.size());
+    std::byte* place = wire::FrameWriter::append(bytes.data(), used, record);
+    if (!body.empty()) std::memcpy(place, body.data(), body.size());
+    wire::FrameHeader header;
+    header.kind = wire::FrameKind::notice;
+    header.flow = 1;
+    header.records = 1;
+    header.session = flow_->session_in;
+    header.acknowledged = flow_->acknowledged;
+    header.limit = header.acknowledged + kFirstGrant;
+    header.bytes = used;
+    std::memcpy(bytes.data(), &header, sizeof header);
+    bytes.resize(used);
+    return bytes;
+  }
+  /// The peer's word after a fence: `next`, and which of the 64 units from there on have arrived.
+  void fenced(std::uint16_t link, std::uint32_t epoch, std::uint32_t next, std::uint64_t arrived, std::size_t over) {
+    struct {
+      wire::FencedBody body;
+      std::uint64_t bits;
+    } report{{next, 1}, arrived};
+    rails_[over]->deliver(notice({wire::RecordKind::fenced, 0, 0, epoch, wire::LinkPlace{link, link, link}.pack()},
+                                 std::as_bytes(std::span(&report, 1))));
+    engine_->progress();
+  }
+  void answer_pings(std::size_t rail, std::size_t over) {
+    for (const auto& ping : rails_[rail]->notices(wire::RecordKind::ping)) {
+      rails_[over]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposure, ping.offset}));
+    }
+  }
+  std::size_t writes() const {
+    std::size_t count = 0;
+    for (const auto* rail : rails_) count += rail->writes.size();
+    return count;
+  }
+  /// Four ordered chunks, two on each rail.
+  void put_four_chunks() {
+    std::uint64_t number = 0;
+    ASSERT_TRUE(engine_->try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
+    ASSERT_EQ(rails_[0]->writes.size(), 2U);
+    ASSERT_EQ(rails_[1]->writes.size(), 2U);
+  }
+  static std::uint32_t sequence(const ScriptRail::Written& write) {
+    return wire::Immediate::unpack(write.options.immediate).sequence;
+  }
+};
+
+TEST_F(FailoverTest, NothingGoesOutAgainBeforeTheTargetHasShutTheLinkOut) {
+  open(2);
+  put_four_chunks();
+  rails_[0]->lose(rails_[0]->writes[0].to.remote);
+  pass(100);
+  EXPECT_EQ(writes(), 4U) << "the old writes may still land";
+  const auto asked = rails_[1]->notices(wire::RecordKind::fence);
+  ASSERT_FALSE(asked.empty());
+  EXPECT_EQ(asked[0].exposure, 0U) << "the first life";
+  EXPECT_EQ(wire::LinkPlace::unpack(asked[0].offset).link, 0U);
+}
+
+TEST_F(FailoverTest, OnlyWhatTheReportLacksGoesOutAgain) {
+  open(2);
+  put_four_chunks();
+  const auto lost = rails_[0]->writes;
+  rails_[0]->lose(lost[0].to.remote);
+  pass(2);
+  // Of the two, the second has arrived.
+  fenced(0, 0, 0, std::uint64_t{1} << sequence(lost[1]), 1);
+  ASSERT_EQ(rails_[1]->writes.size(), 3U);
+  EXPECT_EQ(sequence(rails_[1]->writes[2]), sequence(lost[0]));
+  EXPECT_EQ(rails_[1]->writes[2].from.address, lost[0].from.address);
+  EXPECT_EQ(rails_[1]->writes[2].from.bytes, lost[0].from.bytes);
+  const auto statistics = engine_->statistics();
+  EXPECT_EQ(statistics.units_replayed, 1U);
+  EXPECT_EQ(statistics.links_lost, 1U);
+  EXPECT_EQ(statistics.fences, 1U);
+  // A second copy of the answer changes nothing.
+  fenced(0, 0, 0, 0, 1);
+  EXPECT_EQ(writes(), 5U);
+  rails_[1]->deliver(acknowledgement(4, 20));
+  engine_->progress();
+  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_FALSE(flow_->failed.load());
+}
+
+TEST_F(FailoverTest, AFrameMovesWithItsNumberAndBytes) {
+  open(2);
+  put_small();
+  const std::size_t first = rails_[0]->sends.empty() ? 1 : 0;
+  const std::size_t other = 1 - first;
+  const auto sent = rails_[first]->sends.at(0);
+  rails_[first]->lose(sent.remote);
+  pass(2);
+  fenced(static_cast<std::uint16_t>(first), 0, 0, 0, other);
+  const auto& again = rails_[other]->sends.back();
+  ASSERT_EQ(again.header().kind, wire::FrameKind::sequenced);
+  EXPECT_EQ(again.header().sequence, sent.header().sequence);
+  EXPECT_TRUE(std::equal(again.bytes.begin() + wire::kRecordsAt, again.bytes.end(),
+                         sent.bytes.begin() + wire::kRecordsAt, sent.bytes.end()));
+}
+
+TEST_F(FailoverTest, AReadOfADeadLinkIsReadAgain) {
+  open(2);
+  Ticket ticket;
+  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(1000), Operation::Kind::read, ticket));
+  const std::size_t first = rails_[0]->reads.empty() ? 1 : 0;
+  const std::size_t other = 1 - first;
+  rails_[first]->lose(rails_[first]->reads[0].from.remote);
+  pass(2);
+  EXPECT_TRUE(rails_[other]->reads.empty());
+  fenced(static_cast<std::uint16_t>(first), 0, 0, 0, other);
+  ASSERT_EQ(rails_[other]->reads.size(), 1U);
+  rails_[other]->events.push_back({fabric::Event::Kind::read, 0, 1000, rails_[other]->reads[0].context, 0});
+  engine_->progress();
+  EXPECT_TRUE(engine_->slot_done(ticket));
+  EXPECT_FALSE(engine_->slot_failed(ticket));
+}
+
+TEST_F(FailoverTest, AnErrorCompletionIsTheEndOfItsLink) {
+  open(2);
+  put_four_chunks();
+  const auto failed = rails_[1]->writes[0];
+  std::erase_if(rails_[1]->held, [&](const auto& held) { return held.context == failed.context; });
+  rails_[1]->events.push_back({fabric::Event::Kind::failed, 0, 0, failed.context, 5});
+  pass(2);
+  EXPECT_EQ(rails_[1]->disconnects, 1U);
+  EXPECT_FALSE(rails_[0]->notices(wire::RecordKind::fence).empty());
+  fenced(1, 0, 0, 0, 0);
+  EXPECT_EQ(rails_[0]->writes.size(), 4U) << "both of its pieces, the failed one and its neighbour";
+}
+
+TEST_F(FailoverTest, ASilentLinkIsGivenUpWhenAnotherAnswers) {
+  open(2);
+  put_four_chunks();
+  pass(12);
+  ASSERT_FALSE(rails_[0]->notices(wire::RecordKind::ping).empty());
+  ASSERT_FALSE(rails_[1]->notices(wire::RecordKind::ping).empty());
+  answer_pings(1, 1);
+  pass(12);
+  EXPECT_EQ(engine_->statistics().links_suspected, 1U);
+  EXPECT_EQ(engine_->statistics().links_lost, 1U);
+  EXPECT_EQ(rails_[0]->disconnects, 1U);
+  EXPECT_EQ(rails_[1]->disconnects, 0U);
+  EXPECT_FALSE(rails_[1]->notices(wire::RecordKind::fence).empty());
+}
+
+TEST_F(FailoverTest, ALinkThatAnswersIsNotGivenUp) {
+  open(2);
+  put_four_chunks();
+  for (int i = 0; i < 100; ++i) {
+    pass(1);
+    answer_pings(0, 1);  // over the other link: the way back is not what was asked for
+    answer_pings(1, 1);
+    for (auto* rail : rails_) rail->sends.clear();
+  }
+  EXPECT_EQ(engine_->statistics().links_lost, 0U);
+}
+
+TEST_F(FailoverTest, WhereNobodyAnswersNoLinkIsBlamed) {
+  open(2);
+  put_four_chunks();
+  pass(450);
+  EXPECT_EQ(engine_->statistics().links_lost, 0U);
+  EXPECT_FALSE(flow_->failed.load()) << "the peer may be computing";
+  pass(100);
+  EXPECT_EQ(engine_->statistics().links_lost, 2U) << "half of its time is over: every link is made anew";
+  EXPECT_FALSE(flow_->failed.load());
+  pass(600);
+  EXPECT_TRUE(flow_->failed.load()) << "silent for longer than RAILYARD_PEER_TIMEOUT_MS";
+  EXPECT_EQ(flow_->error.status(), Status::peer_lost);
+  EXPECT_EQ(flow_->error.where().peer, 1);
+  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->statistics().peers_lost, 1U);
+}
+
+TEST_F(FailoverTest, OurOwnAbsenceIsNotThePeersSilence) {
+  open(2);
+  put_four_chunks();
+  clock_.time += 100'000 * kMillisecond;  // nobody made progress for 100 s
+  engine_->progress();
+  pass(5);
+  EXPECT_FALSE(flow_->failed.load());
+}
+
+TEST_F(FailoverTest, AnInterfaceThatGoesDownTakesItsLinksAtOnce) {
+  open(2);
+  put_four_chunks();
+  rails_[0]->set_interface(false);
+  pass(1);
+  const auto asked = rails_[1]->notices(wire::RecordKind::fence);
+  ASSERT_EQ(asked.size(), 1U);
+  EXPECT_EQ(static_cast<LossCause>(asked[0].detail), LossCause::local_down);
+  EXPECT_FALSE(engine_->statistics().rails[0].up);
+  pass(1000);
+  EXPECT_EQ(rails_[0]->connects.size(), 1U) << "no attempt while the interface is down";
+}
+
+TEST_F(FailoverTest, APeerWhoseInterfaceIsDownIsBelieved) {
+  open(2);
+  put_four_chunks();
+  rails_[1]->deliver(notice({wire::RecordKind::fence, static_cast<std::uint8_t>(LossCause::local_down), 0, 0,
+                             wire::LinkPlace{0, 0, 0}.pack()}));
+  pass(1);
+  EXPECT_EQ(rails_[0]->disconnects, 1U);
+}
+
+TEST_F(FailoverTest, AFenceIsAnsweredWhenTheRailHasDoneIt) {
+  open(2);
+  rails_[0]->fence_answer = false;
+  chunk_lands(1, 0);
+  rails_[1]->deliver(notice({wire::RecordKind::fence, 0, 0, 3, wire::LinkPlace{0, 0, 0}.pack()}));
+  pass(3);
+  ASSERT_FALSE(rails_[0]->fences.empty());
+  EXPECT_EQ(rails_[0]->fences[0].epoch, 3U);
+  EXPECT_EQ(rails_[0]->fences[0].id >> 32U, flow_->session_in);
+  EXPECT_TRUE(rails_[0]->notices(wire::RecordKind::fenced).empty());
+  EXPECT_TRUE(rails_[1]->notices(wire::RecordKind::fenced).empty());
+  chunk_lands(3, 0);  // what the rail still had in hand
+  rails_[0]->fence_answer = true;
+  pass(1);
+  std::vector<std::byte> answer;
+  for (const auto* rail : rails_) {
+    for (const auto& sent : rail->sends) {
+      wire::RecordHeader record;
+      if (sent.header().kind != wire::FrameKind::notice) continue;
+      std::memcpy(&record, sent.bytes.data() + wire::kRecordsAt, sizeof record);
+      if (record.kind == wire::RecordKind::fenced) answer = sent.bytes;
+    }
+  }
+  ASSERT_FALSE(answer.empty());
+  wire::FencedBody body;
+  std::uint64_t bits = 0;
+  std::memcpy(&body, answer.data() + wire::kRecordsAt + sizeof(wire::RecordHeader), sizeof body);
+  std::memcpy(&bits, answer.data() + wire::kRecordsAt + sizeof(wire::RecordHeader) + sizeof body, sizeof bits);
+  EXPECT_EQ(body.next, 0U);
+  EXPECT_EQ(bits, 0b1010U);
+}
+
+TEST_F(FailoverTest, ATimedFenceWaitsOutThePacketsLifetime) {
+  open(2);
+  rails_[0]->capabilities_.fencing = fabric::Fencing::timed;
+  rails_[0]->capabilities_.packet_lifetime = 50 * kMillisecond;
+  rails_[1]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkPlace{0, 0, 0}.pack()}));
+  const auto answers = [&] {
+    return rails_[0]->notices(wire::RecordKind::fenced).size() + rails_[1]->notices(wire::RecordKind::fenced).size();
+  };
+  pass(48);
+  EXPECT_EQ(answers(), 0U);
+  pass(5);
+  EXPECT_EQ(answers(), 1U);
+}
+
+TEST_F(FailoverTest, ALinkComesBackInANewLifeAfterThreeAnswers) {
+  open(2);
+  put_four_chunks();
+  rails_[0]->lose(rails_[0]->writes[0].to.remote);
+  pass(2);
+  fenced(0, 0, 0, 0, 1);
+  rails_[1]->deliver(acknowledgement(4, 20));
+  // Something to do, so that the link is wanted.
+  put_small();
+  rails_[0]->sends.clear();
+  for (int answers = 0; answers < 3; ++answers) {
+    EXPECT_EQ(engine_->statistics().links_rejoined, 0U);
+    for (int i = 0; i < 200 && rails_[0]->notices(wire::RecordKind::ping).empty(); ++i) pass(1);
+    answer_pings(0, 1);
+    rails_[0]->sends.clear();
+  }
+  pass(3);
+  EXPECT_EQ(engine_->statistics().links_rejoined, 1U);
+  ASSERT_EQ(rails_[0]->connects.size(), 2U);
+  EXPECT_EQ(rails_[0]->connects[0].id, rails_[0]->connects[1].id);
+  EXPECT_EQ(rails_[0]->connects[1].epoch, rails_[0]->connects[0].epoch + 1);
+}
+
+TEST_F(FailoverTest, EveryFurtherLossDoublesTheWait) {
+  open(2);
+  std::vector<int> waits;
+  for (int life = 0; life < 4; ++life) {
+    put_small();  // keeps the flow awake
+    rails_[0]->lose(static_cast<fabric::RemoteId>(life));
+    const std::size_t before = rails_[0]->connects.size();
+    int waited = 0;
+    for (; rails_[0]->connects.size() == before && waited < 5000; ++waited) {
+      pass(1);
+      answer_pings(1, 1);
+      rails_[1]->sends.clear();
+    }
+    waits.push_back(waited);
+  }
+  for (std::size_t i = 1; i < waits.size(); ++i) EXPECT_GE(waits[i], 2 * waits[i - 1] - 5);
+}
+
+TEST_F(FailoverTest, APeerWhoseMachineSaysNobodyIsThereIsLost) {
+  open(2);
+  const std::uint64_t number = put_small();
+  for (fabric::RemoteId life = 0; life < 2 && !flow_->failed.load(); ++life) {
+    for (auto* rail : rails_) rail->lose(life, life > 0);
+    pass(150);
+  }
+  EXPECT_TRUE(flow_->failed.load());
+  EXPECT_EQ(flow_->error.status(), Status::peer_lost);
+  EXPECT_NE(flow_->error.message().find("rank 1"), std::string::npos);
+  EXPECT_LT(flow_->completed.load(), number);
+  EXPECT_EQ(engine_->last_lost(), 1);
+}
+
+TEST_F(FailoverTest, OneRefusedLinkIsNotTheEndOfAPeer) {
+  open(2);
+  put_small();
+  rails_[0]->lose(0, true);
+  pass(300);
+  EXPECT_FALSE(flow_->failed.load());
+}
+
+TEST_F(FailoverTest, APeerThatSaysGoodbyeIsNotLost) {
+  open(2);
+  rails_[0]->deliver(notice({wire::RecordKind::leave, 0, 0, 0, 0}));
+  pass(1);
+  EXPECT_TRUE(flow_->failed.load());
+  EXPECT_FALSE(flow_->lost_operations.load());
+  EXPECT_EQ(engine_->last_lost(), -1);
+  EXPECT_EQ(engine_->statistics().peers_lost, 0U);
+}
+
+TEST_F(FailoverTest, NoticesThatMakeNoSenseAreDroppedAndCounted) {
+  open(2);
+  const auto nowhere = wire::LinkPlace{99, 99, 99}.pack();
+  rails_[0]->deliver(notice({wire::RecordKind::pong, 0, 0, 1, nowhere}));
+  rails_[0]->deliver(notice({wire::RecordKind::pong, 0, 0, 77, 0}));
+  rails_[0]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, nowhere}));
+  rails_[0]->deliver(notice({wire::RecordKind::fenced, 0, 0, 0, nowhere}));
+  const wire::FencedBody liar{0, 1000};
+  rails_[0]->deliver(notice({wire::RecordKind::fenced, 0, 0, 0, 0}, std::as_bytes(std::span(&liar, 1))));
+  rails_[0]->deliver(notice({wire::RecordKind::put, 0, 0, 0, 0}));
+  pass(1);
+  EXPECT_EQ(engine_->statistics().dropped_malformed, 6U);
+}
+
+TEST_F(FailoverTest, AcknowledgementsDoNotAllVanishInOneLink) {
+  open(2);
+  for (std::uint32_t i = 0; i < 400; ++i) {
+    rails_[i % 2]->deliver(frame(i, 1));
+    pass(1);
+    if (i % 2 == 1) {
+      // Rail 1 delivers what it is given, rail 0 swallows it.
+      for (const auto& held : rails_[1]->held) {
+        rails_[1]->events.push_back({fabric::Event::Kind::sent, 0, 0, held.context, 0});
+      }
+      rails_[1]->held.clear();
+    }
+  }
+  std::uint32_t told = 0;
+  for (const auto& sent : rails_[1]->sends) told = std::max(told, sent.header().acknowledged);
+  EXPECT_GT(told, 390U);
+}
+
+}  // namespace
+}  // namespace railyard::transport
