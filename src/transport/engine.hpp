@@ -243,7 +243,7 @@ class Engine {
   void look_at_head(Flow& flow);
   void look_at_deliveries(Flow& flow, Link& link);
   void look_at_connection(Flow& flow, Link& link);
-  static constexpr std::int64_t kAttemptFloors = 25;  ///< an attempt to connect lasts so many least deadlines
+  std::int64_t attempt_time() const;
   void look_at_silence(Flow& flow);
   void suspect(Flow& flow, Link& link);
   void start_probe(Flow& flow, bool answering);

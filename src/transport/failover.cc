@@ -187,6 +187,7 @@ void Engine::try_link(Flow& flow, Link& link) {
   ++health.epoch;
   health.answers = 0;
   health.asked = 0;
+  health.life_began = flow.rounds;
   health.refused = false;
   health.since = beat_;
   const auto connected = peer ? connect_link(flow, link, *peer) : Result<void>(peer.error().copy());
@@ -205,7 +206,7 @@ void Engine::tend_attempt(Flow& flow, Link& link) {
   if (health.answers >= kAnswersToRejoin) return rejoin(flow, link);
   const bool overdue = now_ - health.asked_at >= link.deadline(deadline_floor_);
   if (health.asked == 0 || overdue) ask(flow, link);
-  if (health.state == LinkState::trying && beat_ - health.since >= kAttemptFloors * deadline_floor_) {
+  if (health.state == LinkState::trying && beat_ - health.since >= attempt_time()) {
     attempt_failed(flow, link);
   }
 }

@@ -88,6 +88,7 @@ struct Flow {
   std::vector<Unit*> replay;  ///< to be posted again, before anything new
   std::vector<Unit*> parked;  ///< out of sequence, of a dead link that is not fenced yet
   std::vector<Pong> pongs;
+  std::int64_t pongs_since = 0;  ///< since when there have been some
   Probe probe;
   std::uint32_t rounds = 0;                  ///< pings numbered so far
   std::uint32_t head_seen = 0;               ///< the oldest unacknowledged unit at the last look

@@ -19,6 +19,9 @@ constexpr std::uint32_t kMostDoublings = 4;     ///< of the time between two rou
 /// A link that answers but delivers nothing for so many deadlines is stuck.
 constexpr std::int64_t kStuckDeadlines = 4;
 constexpr std::int64_t kStuckFloors = 25;
+constexpr std::int64_t kAttemptFloors = 25;
+constexpr std::int64_t kLeastAttempt = 200'000'000;
+constexpr std::int64_t kMuteFloors = 8;                 ///< of least deadlines in which a ping must be answered
 constexpr std::int64_t kStuckUnknown = 10'000'000'000;  ///< before the first round trip is known
 
 }  // namespace
@@ -64,6 +67,13 @@ void Engine::look_after_links() {
 void Engine::look_after(Flow& flow) {
   look_at_head(flow);
   if (flow.probe.on) judge(flow);
+  // The peer asks and no link takes the answer: their queues are full of what does not complete.
+  if (!flow.pongs.empty() && beat_ - flow.pongs_since >= kMuteFloors * deadline_floor_) {
+    flow.pongs_since = beat_;
+    for (Link& link : flow.links) {
+      if (link.up()) fail_link(flow, link, LossCause::stuck, "");
+    }
+  }
   for (Link& link : flow.links) {
     if (flow.failed.load(std::memory_order_relaxed)) return;
     LinkHealth& health = link.health;
@@ -102,7 +112,7 @@ void Engine::look_at_head(Flow& flow) {
 
 /// A first connection that does not come about is a lost link: a ping shows whether it has.
 void Engine::look_at_connection(Flow& flow, Link& link) {
-  if (beat_ - link.health.since < kAttemptFloors * deadline_floor_ || ask(flow, link)) return;
+  if (beat_ - link.health.since < attempt_time() || ask(flow, link)) return;
   fail_link(flow, link, LossCause::unconnected, "");
 }
 
@@ -138,6 +148,9 @@ void Engine::look_at_silence(Flow& flow) {
     if (link.up()) fail_link(flow, link, LossCause::mute, "");
   }
 }
+
+/// How long an attempt to connect may take: many deadlines, and no less than any network needs.
+std::int64_t Engine::attempt_time() const { return std::max(kAttemptFloors * deadline_floor_, kLeastAttempt); }
 
 std::int64_t Engine::stuck_after(const Link& link) const {
   if (!link.knows_trip()) return kStuckUnknown;

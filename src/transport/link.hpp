@@ -44,6 +44,7 @@ struct LinkHealth {
   std::uint32_t epoch = 0;       ///< which life
   std::uint32_t dead_epoch = 0;  ///< the life to be fenced
   std::uint32_t asked = 0;       ///< round of the last ping; 0: none
+  std::uint32_t life_began = 0;  ///< the last round before this life
   std::uint32_t answered = 0;    ///< round of the last answer
   std::int64_t since = 0;        ///< when `state` began
   std::int64_t asked_at = 0;     ///< on the clock itself

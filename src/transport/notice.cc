@@ -53,6 +53,7 @@ void Engine::on_notice(Flow& flow, const memory::Buffer& buffer) {
   const auto place = wire::LinkPlace::unpack(record->header.offset);
   switch (record->header.kind) {
     case wire::RecordKind::ping:
+      if (flow.pongs.empty()) flow.pongs_since = beat_;
       if (flow.pongs.size() < kMostPongs) flow.pongs.push_back({record->header.exposure, record->header.offset});
       note_for(flow);
       if (failover_) open_way_back(flow, place);
@@ -94,6 +95,7 @@ void Engine::open_way_back(Flow& flow, wire::LinkPlace place) {
 
 void Engine::note_for(Flow& flow) {
   if (flow.in_noticing) return;
+  watch(flow);
   flow.in_noticing = true;
   noticing_.push_back(&flow);
 }
@@ -131,9 +133,10 @@ void Engine::on_pong(Flow& flow, wire::LinkPlace place, std::uint32_t round) {
   health.answered = round;
   health.answered_at = beat_;
   if (round == health.asked) link.note_trip(now_ - health.asked_at);
-  if (health.state == LinkState::trying && round == health.asked) {
+  if (health.state == LinkState::trying && round > health.life_began) {
     ++health.answers;
-    health.asked = 0;
+    health.since = beat_;  // patience starts anew with every answer
+    if (round == health.asked) health.asked = 0;
   }
   if (health.state != LinkState::up) return;
   health.suspect = false;

@@ -297,6 +297,39 @@ TEST_F(FailoverTest, ALinkComesBackInANewLifeAfterThreeAnswers) {
   EXPECT_EQ(rails_[0]->connects[1].epoch, rails_[0]->connects[0].epoch + 1);
 }
 
+TEST_F(FailoverTest, ASlowLinkComesBackToo) {
+  open(2);
+  put_small();
+  rails_[0]->lose(0);
+  pass(105);
+  // Each answer comes a deadline and more after its question, when the next one has been asked already.
+  std::vector<std::vector<wire::RecordHeader>> asked;
+  for (int i = 0; i < 10 && engine_->statistics().links_rejoined == 0; ++i) {
+    pass(25);
+    asked.push_back(rails_[0]->notices(wire::RecordKind::ping));
+    rails_[0]->sends.clear();
+    answer_pings(1, 1);
+    rails_[1]->sends.clear();
+    if (asked.size() < 2) continue;
+    for (const auto& ping : asked[asked.size() - 2]) {
+      rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposure, ping.offset}));
+    }
+  }
+  EXPECT_EQ(engine_->statistics().links_rejoined, 1U);
+}
+
+TEST_F(FailoverTest, ALinkThatCannotCarryAnAnswerIsMadeAnew) {
+  open(1);
+  rails_[0]->deliver(frame(0, 1));
+  pass(1);
+  rails_[0]->answer = fabric::Post::busy;  // its queue is full of what will never complete
+  for (int i = 0; i < 300; ++i) {
+    rails_[0]->deliver(notice({wire::RecordKind::ping, 0, 0, static_cast<std::uint32_t>(i + 1), 0}));
+    pass(1);
+  }
+  EXPECT_GE(rails_[0]->connects.size(), 2U);
+}
+
 TEST_F(FailoverTest, EveryFurtherLossDoublesTheWait) {
   open(2);
   std::vector<int> waits;
@@ -345,6 +378,74 @@ TEST_F(FailoverTest, APeerThatSaysGoodbyeIsNotLost) {
   EXPECT_FALSE(flow_->lost_operations.load());
   EXPECT_EQ(engine_->last_lost(), -1);
   EXPECT_EQ(engine_->statistics().peers_lost, 0U);
+}
+
+TEST_F(FailoverTest, TwoSidesWithoutALinkMeetAtOnce) {
+  open(1);
+  put_small();
+  rails_[0]->lose(0);
+  pass(2);
+  ASSERT_EQ(rails_[0]->connects.size(), 2U) << "with nothing left the next attempt does not wait";
+  rails_[0]->lose(1);
+  pass(2);
+  ASSERT_EQ(rails_[0]->connects.size(), 2U) << "the one after that does";
+  // The peer's ping shows that the path is there, and is answered over a link that waits for answers itself.
+  rails_[0]->sends.clear();
+  rails_[0]->deliver(notice({wire::RecordKind::ping, 0, 0, 9, wire::LinkPlace{0, 0, 0}.pack()}));
+  pass(3);
+  EXPECT_EQ(rails_[0]->connects.size(), 3U);
+  const auto pongs = rails_[0]->notices(wire::RecordKind::pong);
+  ASSERT_EQ(pongs.size(), 1U);
+  EXPECT_EQ(pongs[0].exposure, 9U);
+}
+
+TEST_F(FailoverTest, AFirstConnectionThatNeverComesAboutIsTriedAgain) {
+  open(2);
+  rails_[0]->answer = fabric::Post::busy;
+  std::uint64_t number = 0;
+  ASSERT_TRUE(engine_->try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
+  for (int i = 0; i < 700; ++i) {
+    pass(1);
+    answer_pings(1, 1);
+    rails_[1]->sends.clear();
+  }
+  EXPECT_GE(rails_[0]->connects.size(), 2U);
+}
+
+TEST_F(FailoverTest, AnInterfaceThatIsUpAgainIsNotReportedAsDown) {
+  open(2);
+  put_four_chunks();
+  rails_[1]->answer = fabric::Post::busy;  // the request cannot leave yet
+  rails_[0]->set_interface(false);
+  pass(2);
+  rails_[0]->set_interface(true);
+  pass(2);
+  rails_[1]->answer = fabric::Post::posted;
+  pass(2);
+  const auto asked = rails_[1]->notices(wire::RecordKind::fence);
+  ASSERT_FALSE(asked.empty());
+  EXPECT_NE(static_cast<LossCause>(asked[0].detail), LossCause::local_down);
+}
+
+TEST_F(FailoverTest, AnAnswerTakesAnotherLinkWhereTheBestIsFull) {
+  open(2);
+  rails_[flow_->first_link]->answer = fabric::Post::busy;
+  const std::size_t other = 1 - flow_->first_link;
+  rails_[other]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkPlace{0, 0, 0}.pack()}));
+  pass(1);
+  EXPECT_EQ(rails_[other]->notices(wire::RecordKind::fenced).size(), 1U);
+}
+
+TEST_F(FailoverTest, AnswersButNoDeliveriesEndALink) {
+  open(2);
+  put_four_chunks();
+  for (int i = 0; i < 800 && engine_->statistics().links_lost == 0; ++i) {
+    pass(1);
+    answer_pings(0, 1);
+    answer_pings(1, 1);
+    for (auto* rail : rails_) rail->sends.clear();
+  }
+  EXPECT_GE(engine_->statistics().links_lost, 1U);
 }
 
 TEST_F(FailoverTest, NoticesThatMakeNoSenseAreDroppedAndCounted) {

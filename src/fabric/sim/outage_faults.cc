@@ -135,8 +135,6 @@ void lost_completion(FabricOptions& options, Random& random) {
   const double probability = static_cast<double>(between(random, 1, 20)) / 1'000.0;
   for (RailOptions& rail : options.rails) {
     rail.lost_completion_probability = probability;
-    // Each takes a place in the queue for good: a short queue would be full before anybody could notice.
-    rail.depth = std::max<std::size_t>(rail.depth, 128);
   }
 }
 
