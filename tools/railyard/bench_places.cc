@@ -14,7 +14,10 @@ Result<std::vector<bench::RawPlace>> places_of_rails(const World& world, const S
         Status::unsupported,
         fmt::format("--beside raw compares with bare libfabric; driver '{}' does not use it", settings.driver));
   }
-  auto offers = fabric::discover(settings);
+  // The bare contestant uses reliable datagrams, whatever our rails use: it is what a user of libfabric would take.
+  Settings datagrams = settings;
+  datagrams.endpoints = "datagram";
+  auto offers = fabric::discover(datagrams);
   if (!offers) return std::move(offers.error());
   const WorldStatistics statistics = world.statistics();
   std::vector<bench::RawPlace> places;

@@ -40,13 +40,13 @@ Result<void> ConnectedRail::open_parts() {
   if (int code = fi_eq_open(fabric_.get(), &attributes, &events, nullptr); code != 0)
     return set_up_error("open the event queue", code);
   events_.reset(events);
-  for (const QueueName name : {kGuestControl, kGuestData, kLinkControl, kLinkData}) {
+  for (const QueueName name : {kMessages, kGuestData, kLinkData}) {
     const std::size_t least = 2 * depth_;
-    auto queue = open_queue(least + (name == kGuestControl ? 0 : kLandingRoom), least);
+    auto queue = open_queue(least + (name == kGuestData ? kLandingRoom : 0), least);
     if (!queue) return std::move(queue.error());
     queues_[name] = std::move(*queue);
   }
-  if (auto opened = open_shared_receives(Lane::control, kGuestControl); !opened) return opened;
+  if (auto opened = open_shared_receives(Lane::control, kMessages); !opened) return opened;
   if ((info_->mode & FI_RX_CQ_DATA) != 0) {
     if (auto opened = open_shared_receives(Lane::data, kGuestData); !opened) return opened;
     landing_.open(shared_receives_[index_of(Lane::data)].get(), depth_);
@@ -81,13 +81,14 @@ Result<void> ConnectedRail::open_listener() {
 }
 
 Result<Fid<fid_ep>> ConnectedRail::open_endpoint(fi_info& info, Lane lane, bool guest) {
-  fid_ep* const receives = guest ? shared_receives_[index_of(lane)].get() : nullptr;
+  const bool takes_in = guest || lane == Lane::control;
+  fid_ep* const receives = takes_in ? shared_receives_[index_of(lane)].get() : nullptr;
   info.ep_attr->rx_ctx_cnt = receives != nullptr ? FI_SHARED_CONTEXT : 1;
   fid_ep* opened = nullptr;
   if (int code = fi_endpoint(domain_.get(), &info, &opened, nullptr); code != 0)
     return set_up_error("open an endpoint", code);
   Fid<fid_ep> endpoint(opened);
-  fid_cq* const queue = queues_[(guest ? kGuestControl : kLinkControl) + index_of(lane)].get();
+  fid_cq* const queue = queues_[lane == Lane::control ? kMessages : guest ? kGuestData : kLinkData].get();
   if (int code = fi_ep_bind(opened, &events_->fid, 0); code != 0)
     return set_up_error("bind an endpoint to its event queue", code);
   if (receives != nullptr)

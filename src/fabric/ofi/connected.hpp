@@ -1,16 +1,19 @@
 /// A rail of connected endpoints (FI_EP_MSG): each link and lane has a connection of its own, so one link can break, be
 /// ended or be shut out without touching the others.
 ///
-/// Links have one direction. The side that connects posts sends, writes and reads; the side that accepts only takes in.
+/// Links have one direction. The side that connects posts writes and reads; the side that accepts only takes them in.
 /// So a rail has *links*, which it made, and *guests*, endpoints that it accepted. A peer that sends both ways has one
 /// of each. Connections are made inside `poll`, of both peers: nobody blocks.
 ///
-/// Queues. Each lane has one completion queue for links and one for guests. Over tcp a look at a queue is a system call
-/// whose cost grows with the endpoints bound to it, and every completion of an own send wakes the queue's reader by
-/// another: kept apart, the queue where messages arrive pays for neither. It is looked at every time; that of the
-/// guests' data lane while it lately had work, else every `kIdleLook`-th time; those of the links while something is
-/// out there, sends less often than writes: nobody waits for them. The rest (connections, broken links that are silent,
-/// the interface) is looked at every `kSlowLook`-th time.
+/// Messages. Two connections that each carry messages one way cost a packet of acknowledgement for every one or two of
+/// them, which is half of a short round trip over tcp. So where two rails have a link each way, the messages of both
+/// take the control connection of one: the one whose rail has the smaller name. The two links then share its fate. A
+/// fence need not be exact for messages: the transport drops one that comes late.
+///
+/// Queues. Over tcp a look at a queue is a system call: one queue for all messages, looked at every time; one for what
+/// guests write, looked at while it lately had work, else every `kIdleLook`-th time; one for the links' own writes and
+/// reads, looked at while some are out. The rest (connections, broken links that are silent, the interface) is looked
+/// at every `kSlowLook`-th time.
 #pragma once
 
 #include <map>
@@ -44,12 +47,12 @@ class ConnectedRail final : public OfiRail {
   static constexpr unsigned kIdleLook = 16;     ///< an idle data lane is looked at every so many polls
   static constexpr unsigned kWarmLooks = 1024;  ///< polls that it counts as busy after its last event
   static constexpr unsigned kSetUpLook = 4;     ///< polls between two looks at connections that are being made
-  static constexpr unsigned kSentLook = 8;      ///< polls between two looks for messages that have gone out
   /// Injected messages in a row. The next one is a plain send: its completion says that all before it have gone out,
   /// so what a stalled peer leaves in the provider is bounded.
   static constexpr unsigned kMostInjected = 15;
 
-  enum QueueName : std::size_t { kGuestControl, kGuestData, kLinkControl, kLinkData, kQueues };
+  enum QueueName : std::size_t { kMessages, kGuestData, kLinkData, kQueues };
+  static constexpr RemoteId kReceive = UINT32_MAX;  ///< in a context: it belongs to a receive, not to a link
 
   /// One lane of a link.
   struct End {
@@ -63,6 +66,8 @@ class ConnectedRail final : public OfiRail {
     enum class State : std::uint8_t { free, connecting, up, lost };
     State state = State::free;
     std::array<End, kLanes> ends;
+    std::vector<std::byte> peer;    ///< the name of the rail it leads to
+    fid_ep* message_way = nullptr;  ///< where its messages go: its own control lane or a guest's
     InFlight in_flight;
   };
   struct EndName {
@@ -72,7 +77,9 @@ class ConnectedRail final : public OfiRail {
   /// An endpoint that was accepted.
   struct Guest {
     Fid<fid_ep> endpoint;
+    Lane lane = Lane::control;
     LinkTag tag;
+    std::vector<std::byte> from;
     bool stands = false;
   };
   /// What is known of a peer's link over all its lives.
@@ -85,7 +92,7 @@ class ConnectedRail final : public OfiRail {
   Result<void> open_parts();
   Result<void> open_listener();
   Result<void> open_shared_receives(Lane lane, QueueName queue);
-  /// An endpoint on these queues, not yet connected. `guest`: it receives from the shared context of its lane.
+  /// An endpoint on its queue and shared receives, not yet connected.
   Result<Fid<fid_ep>> open_endpoint(fi_info& info, Lane lane, bool guest);
   fid_ep* endpoint_for(Lane /*lane*/) override { return nullptr; }  // such providers are not taken: see discover.cc
   RailAddress own_address() const { return {capabilities_.provider, info_->addr_format, {listener_name_}}; }
@@ -99,13 +106,18 @@ class ConnectedRail final : public OfiRail {
   void run_out(Link& link);
   void return_contexts(Link& link);
   void set_state(Link& link, Link::State state);
+  bool rides_on_guest(const Link& link) const;
+  void choose_message_way(Link& link);
 
   // guests.cc: what connects to this rail
   void admit(fi_info& info, std::span<const std::byte> data);
   bool welcome(const LinkTag& tag) const;
   Result<void> accept(fi_info& info, const LinkRequest& request);
   void refuse(const fi_info& info);
+  void guest_stands(Guest& guest);
   void guest_left(fid* endpoint);
+  /// The links whose messages go there are lost with it.
+  void lose_riders(const fid_ep* endpoint);
   /// Closes the guests with this id and an epoch up to the given one.
   void close_guests(std::uint64_t id, std::uint32_t epoch, bool report);
   void report_left(const LinkTag& tag);
@@ -123,12 +135,11 @@ class ConnectedRail final : public OfiRail {
   }
   Post refuse_post(const char* operation, RemoteId remote);
   Post settle(RemoteId remote, Lane lane, ssize_t code, const char* operation, PostContext* context);
-  Post inject(End& end, const LocalPiece& message, PostContext* context);
+  Post inject(Link& link, const LocalPiece& message, PostContext* context);
   std::size_t take_injected(std::span<Event> events);
   bool wants_look(QueueName name);
   std::size_t read_queue(QueueName name, std::span<Event> events);
-  bool read_own(QueueName name, const fi_cq_data_entry& entry, Event& event);
-  bool read_incoming(const fi_cq_data_entry& entry, Event& event);
+  bool read_entry(QueueName name, const fi_cq_data_entry& entry, Event& event);
   bool read_failure(QueueName name, Event& event);
   void give_back(PostContext* context, Lane lane);
   /// Takes all that the queue holds into `pending_`.

@@ -29,24 +29,24 @@ Post ConnectedRail::settle(RemoteId remote, Lane lane, ssize_t code, const char*
 Post ConnectedRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
   End* const end = ready_end(remote, Lane::control);
   if (end == nullptr) return refuse_post("send", remote);
+  Link& link = *links_[remote];
   if (message.bytes <= capabilities_.inject_bytes && end->injected < kMostInjected)
-    return inject(*end, message, context);
+    return inject(link, message, context);
   if (end->outstanding >= depth_) return Post::busy;
   end->injected = 0;
-  return settle(
-      remote, Lane::control,
-      fi_send(end->endpoint.get(), message.address, message.bytes, message.descriptor, FI_ADDR_UNSPEC, context), "send",
-      context);
+  return settle(remote, Lane::control,
+                fi_send(link.message_way, message.address, message.bytes, message.descriptor, FI_ADDR_UNSPEC, context),
+                "send", context);
 }
 
 /// A short message is copied at once: the provider makes no completion for it, which saves it three system calls over
 /// tcp.
-Post ConnectedRail::inject(End& end, const LocalPiece& message, PostContext* context) {
+Post ConnectedRail::inject(Link& link, const LocalPiece& message, PostContext* context) {
   if (injected_.size() == injected_.capacity()) return Post::busy;
-  const ssize_t code = fi_inject(end.endpoint.get(), message.address, message.bytes, FI_ADDR_UNSPEC);
+  const ssize_t code = fi_inject(link.message_way, message.address, message.bytes, FI_ADDR_UNSPEC);
   if (code == -FI_EAGAIN) return Post::busy;
   if (code != 0) return fail("send", static_cast<int>(-code));
-  ++end.injected;
+  ++link.ends[index_of(Lane::control)].injected;
   injected_.push_back(context);
   return Post::posted;
 }
@@ -64,6 +64,7 @@ std::size_t ConnectedRail::take_injected(std::span<Event> events) {
 Post ConnectedRail::receive(LocalPiece buffer, PostContext* context) {
   if (broken_ != 0) return fail("receive", broken_);
   if (receives_ >= depth_) return Post::busy;
+  context->link = kReceive;
   const ssize_t code = fi_recv(shared_receives_[index_of(Lane::control)].get(), buffer.address, buffer.bytes,
                                buffer.descriptor, FI_ADDR_UNSPEC, context);
   if (code == 0) {
@@ -119,8 +120,8 @@ std::size_t ConnectedRail::poll(std::span<Event> events) {
 
 bool ConnectedRail::wants_look(QueueName name) {
   switch (name) {
-    case kGuestControl:
-      return !guests_.empty();
+    case kMessages:
+      return !guests_.empty() || !end_names_.empty();
     case kGuestData:
       if (guests_.empty()) return false;
       if (warm_ != 0) {
@@ -128,8 +129,6 @@ bool ConnectedRail::wants_look(QueueName name) {
         return true;
       }
       return turn_ % kIdleLook == 0;
-    case kLinkControl:
-      return outstanding_[index_of(Lane::control)] != 0 ? turn_ % kSentLook == 0 : turn_ % kSlowLook == 0;
     default:
       return outstanding_[index_of(Lane::data)] != 0 || turn_ % kSlowLook == 0;
   }
@@ -137,14 +136,13 @@ bool ConnectedRail::wants_look(QueueName name) {
 
 std::size_t ConnectedRail::read_queue(QueueName name, std::span<Event> events) {
   std::array<fi_cq_data_entry, kReadBatch> entries;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
-  const bool own = name == kLinkControl || name == kLinkData;
   std::size_t count = 0;
   while (count < events.size()) {
     const std::size_t room = std::min(events.size() - count, kReadBatch);
     const ssize_t read = fi_cq_read(queues_[name].get(), entries.data(), room);
     if (read > 0) {
       for (std::size_t i = 0; i < static_cast<std::size_t>(read); ++i)
-        if (own ? read_own(name, entries[i], events[count]) : read_incoming(entries[i], events[count])) ++count;
+        if (read_entry(name, entries[i], events[count])) ++count;
       if (static_cast<std::size_t>(read) < room) break;
     } else if (read == -FI_EAVAIL) {
       if (read_failure(name, events[count])) ++count;
@@ -162,17 +160,16 @@ void ConnectedRail::give_back(PostContext* context, Lane lane) {
   --outstanding_[index_of(lane)];
 }
 
-bool ConnectedRail::read_own(QueueName name, const fi_cq_data_entry& entry, Event& event) {
-  event.kind = own_kind(entry.flags);
-  event.context = static_cast<PostContext*>(entry.op_context);
-  event.bytes = entry.len;
-  give_back(event.context, name == kLinkControl ? Lane::control : Lane::data);
-  return true;
-}
-
 /// False for an event that nobody asked for.
-bool ConnectedRail::read_incoming(const fi_cq_data_entry& entry, Event& event) {
+bool ConnectedRail::read_entry(QueueName name, const fi_cq_data_entry& entry, Event& event) {
   event.bytes = entry.len;
+  // Own operations first: some providers repeat the immediate in the completion of the write that carried it.
+  if ((entry.flags & (FI_SEND | FI_WRITE | FI_READ)) != 0 && (entry.flags & (FI_REMOTE_WRITE | FI_RECV)) == 0) {
+    event.kind = own_kind(entry.flags);
+    event.context = static_cast<PostContext*>(entry.op_context);
+    give_back(event.context, name == kMessages ? Lane::control : Lane::data);
+    return true;
+  }
   if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
     event.kind = Event::Kind::landed;
     event.immediate = static_cast<std::uint32_t>(entry.data);
@@ -196,12 +193,12 @@ bool ConnectedRail::read_failure(QueueName name, Event& event) {
   event = {};
   event.context = static_cast<PostContext*>(entry.op_context);
   event.error = entry.err;
-  if (name == kLinkControl || name == kLinkData) {
-    const RemoteId remote = event.context->link;
-    give_back(event.context, name == kLinkControl ? Lane::control : Lane::data);
-    lose(remote, entry.err, false);  // a connection does not survive a failed operation
-  } else {
+  const RemoteId remote = event.context->link;
+  if (remote == kReceive) {
     --receives_;
+  } else {
+    give_back(event.context, name == kMessages ? Lane::control : Lane::data);
+    lose(remote, entry.err, false);  // a connection does not survive a failed operation
   }
   return true;
 }

@@ -29,10 +29,7 @@ void ConnectedRail::look_at_connections() {
       }
       case FI_CONNECTED:
         if (const auto end = end_names_.find(event.fid); end != end_names_.end()) end_stands(end->second);
-        if (const auto guest = guests_.find(event.fid); guest != guests_.end() && !guest->second.stands) {
-          guest->second.stands = true;
-          --setting_up_;
-        }
+        if (const auto guest = guests_.find(event.fid); guest != guests_.end()) guest_stands(guest->second);
         break;
       case FI_SHUTDOWN:
         connection_ended(event.fid, FI_ESHUTDOWN, false);

@@ -33,7 +33,7 @@ Result<void> ConnectedRail::accept(fi_info& info, const LinkRequest& request) {
   if (!endpoint) return std::move(endpoint.error());
   if (int code = fi_accept(endpoint->get(), nullptr, 0); code != 0) return set_up_error("accept a connection", code);
   fid* const name = &(*endpoint)->fid;
-  guests_.emplace(name, Guest{std::move(*endpoint), request.tag});
+  guests_.emplace(name, Guest{std::move(*endpoint), request.lane, request.tag, request.from});
   ++setting_up_;
   return {};
 }
@@ -43,10 +43,28 @@ void ConnectedRail::refuse(const fi_info& info) {
   (void)fi_reject(listener_.get(), info.handle, refusal.data(), refusal.size());
 }
 
+void ConnectedRail::guest_stands(Guest& guest) {
+  if (guest.stands) return;
+  guest.stands = true;
+  --setting_up_;
+  if (guest.lane != Lane::control) return;
+  for (auto& link : links_)
+    if (link->state == Link::State::up && link->peer == guest.from) choose_message_way(*link);
+}
+
+void ConnectedRail::lose_riders(const fid_ep* endpoint) {
+  for (RemoteId remote = 0; remote < links_.size(); ++remote) {
+    if (links_[remote]->message_way != endpoint) continue;
+    links_[remote]->message_way = nullptr;
+    lose(remote, FI_ESHUTDOWN, false);
+  }
+}
+
 void ConnectedRail::guest_left(fid* endpoint) {
   const auto guest = guests_.find(endpoint);
   const LinkTag tag = guest->second.tag;
   if (!guest->second.stands) --setting_up_;
+  lose_riders(guest->second.endpoint.get());
   guests_.erase(guest);
   for (const auto& [other, one] : guests_)
     if (one.tag.id == tag.id && one.tag.epoch == tag.epoch) return;  // its other lane may still have bytes to read
@@ -55,7 +73,7 @@ void ConnectedRail::guest_left(fid* endpoint) {
 
 /// After what the link delivered.
 void ConnectedRail::report_left(const LinkTag& tag) {
-  drain(kGuestControl);
+  drain(kMessages);
   drain(kGuestData);
   Event event;
   event.kind = Event::Kind::left;
@@ -72,6 +90,7 @@ void ConnectedRail::close_guests(std::uint64_t id, std::uint32_t epoch, bool rep
       continue;
     }
     if (!guest->second.stands) --setting_up_;
+    lose_riders(guest->second.endpoint.get());
     guest = guests_.erase(guest);
     closed[tag.epoch] = tag;
   }
@@ -85,7 +104,7 @@ bool ConnectedRail::fence(LinkTag tag) {
     lives.fenced = tag.epoch;
     close_guests(tag.id, tag.epoch, false);
     // Their endpoints are closed, so nothing of theirs lands from here on; what did is in these queues.
-    drain(kGuestControl);
+    drain(kMessages);
     drain(kGuestData);
     lives.fence_mark = pending_.mark();
   }

@@ -15,6 +15,7 @@ Result<RemoteId> ConnectedRail::connect(std::span<const std::byte> address, Link
   auto peer = RailAddress::parse(address, own_address(), name_);
   if (!peer) return std::move(peer.error());
   const RemoteId remote = take_slot();
+  links_[remote]->peer = peer->names[0];
   set_state(*links_[remote], Link::State::connecting);
   for (const Lane lane : {Lane::control, Lane::data})
     if (auto begun = begin_end(remote, lane, peer->names[0], tag); !begun) {
@@ -47,7 +48,7 @@ Result<void> ConnectedRail::begin_end(RemoteId remote, Lane lane, const std::vec
   End& end = links_[remote]->ends[index_of(lane)];
   end.endpoint = std::move(*endpoint);
   end_names_[&end.endpoint->fid] = {remote, lane};
-  const auto request = LinkRequest{lane, tag}.pack();
+  const auto request = LinkRequest{lane, tag, listener_name_}.pack();
   // An attempt that fails at once is told like one that fails later.
   if (int code = fi_connect(end.endpoint.get(), name.data(), request.data(), request.size()); code != 0)
     lose(remote, -code, code == -FI_ECONNREFUSED);
@@ -63,8 +64,20 @@ void ConnectedRail::set_state(Link& link, Link::State state) {
 void ConnectedRail::end_stands(const EndName& name) {
   Link& link = *links_[name.remote];
   link.ends[index_of(name.lane)].stands = true;
-  if (link.state == Link::State::connecting && link.ends[0].stands && link.ends[1].stands)
-    set_state(link, Link::State::up);
+  if (link.state != Link::State::connecting || !link.ends[0].stands || !link.ends[1].stands) return;
+  set_state(link, Link::State::up);
+  choose_message_way(link);
+}
+
+bool ConnectedRail::rides_on_guest(const Link& link) const {
+  return link.message_way != nullptr && link.message_way != link.ends[index_of(Lane::control)].endpoint.get();
+}
+
+void ConnectedRail::choose_message_way(Link& link) {
+  link.message_way = link.ends[index_of(Lane::control)].endpoint.get();
+  if (!(link.peer < listener_name_)) return;
+  for (auto& [name, guest] : guests_)
+    if (guest.lane == Lane::control && guest.stands && guest.from == link.peer) link.message_way = guest.endpoint.get();
 }
 
 void ConnectedRail::lose(RemoteId remote, int error, bool refused) {
@@ -82,19 +95,26 @@ void ConnectedRail::lose(RemoteId remote, int error, bool refused) {
 void ConnectedRail::disconnect(RemoteId remote) {
   if (!known(remote)) return;
   Link& link = *links_[remote];
+  // Messages that are still out on a guest can be had back only with its end.
+  if (!stopped_ && rides_on_guest(link) && link.ends[index_of(Lane::control)].outstanding != 0) {
+    const LinkTag tag = guests_.at(&link.message_way->fid).tag;
+    close_guests(tag.id, tag.epoch, true);
+  }
+  link.message_way = nullptr;
   if (!stopped_) run_out(link);
   for (End& end : link.ends) {
     if (end.endpoint) end_names_.erase(&end.endpoint->fid);
     end.endpoint.reset();
   }
   if (!stopped_) {
-    drain(kLinkControl);
+    drain(kMessages);
     drain(kLinkData);
     return_contexts(link);
   }
   set_state(link, Link::State::free);
   pending_.forget_lost(remote);
   link.ends = {};
+  link.peer.clear();
   free_links_.push_back(remote);
 }
 

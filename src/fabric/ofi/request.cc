@@ -19,6 +19,7 @@ std::vector<std::byte> LinkRequest::pack() const {
   writer.u8(static_cast<std::uint8_t>(lane));
   writer.u64(tag.id);
   writer.u32(tag.epoch);
+  writer.blob(from);
   return writer.take();
 }
 
@@ -30,6 +31,8 @@ std::optional<LinkRequest> LinkRequest::parse(std::span<const std::byte> bytes) 
   request.lane = static_cast<Lane>(lane);
   request.tag.id = reader.u64();
   request.tag.epoch = reader.u32();
+  const auto from = reader.blob(kMostRequestBytes);
+  request.from.assign(from.begin(), from.end());
   // Some providers pad what they carry: more bytes than these are no fault.
   if (!reader.ok() || lane >= kLanes) return std::nullopt;
   return request;

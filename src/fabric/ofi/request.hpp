@@ -14,6 +14,7 @@ namespace railyard::fabric::ofi {
 struct LinkRequest {
   Lane lane = Lane::control;
   LinkTag tag;
+  std::vector<std::byte> from;  ///< the name of the rail that asks: where it listens itself
 
   std::vector<std::byte> pack() const;
   /// Nothing: this is no request of ours.
