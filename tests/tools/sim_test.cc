@@ -66,5 +66,25 @@ TEST(SimCommand, MeasuresMemoryForEachSize) {
   EXPECT_GT(rows[1]["bytes_per_active_peer"].number(), 0);
 }
 
+TEST(SimCommand, WithoutFencesItFindsGhosts) {
+  const Outcome run =
+      railyard_command({"sim", "--schedules", "400", "--faults", "late-packets", "--no-fence", "--json", "-"});
+  EXPECT_EQ(run.exit_code, 1) << run.errors;
+  const auto json = JsonReader::read(run.output.substr(run.output.find('{')));
+  ASSERT_TRUE(json.has_value()) << run.output;
+  EXPECT_GT((*json)["ghosts"].number(), 0);
+}
+
+TEST(SimCommand, DrawsTheGoodputOfFailingRails) {
+  const ScratchFolder scratch;
+  const std::string picture = scratch.file("goodput.svg");
+  const Outcome run = railyard_command({"sim", "--goodput", "--ranks", "8", "--svg", picture, "--json", "-"});
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  const auto json = JsonReader::read(run.output.substr(run.output.find('{')));
+  ASSERT_TRUE(json.has_value()) << run.output;
+  EXPECT_THAT(read_file(picture), HasSubstr("<svg"));
+  EXPECT_EQ(railyard_command({"sim", "--svg", picture}).exit_code, 2) << "a picture of what?";
+}
+
 }  // namespace
 }  // namespace railyard::testing

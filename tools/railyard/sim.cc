@@ -285,7 +285,7 @@ void add_sim_command(CLI::App& app, int& exit_code) {
                     "Measure what failing rails cost instead, by default with 1024 ranks of 4 rails");
   command->add_option("--svg", options->svg, "Draw the curve of --goodput to this file");
   // In the manual page only: a world without fences is for those who want to see what fences are for.
-  command->add_flag("--no-fence", options->no_fence)->group("");
+  command->add_flag("--no-fence", options->no_fence, "Fences shut nothing out, to see what they are for");
   command->add_option("--json", options->json, "Write the result to this file (- is the standard output)");
   command->footer(footer());
   command->callback([options, &exit_code] { exit_code = run(*options); });
