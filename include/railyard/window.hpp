@@ -5,6 +5,9 @@
 /// themselves and gets may overtake each other; `fence` stops that. A relaxed put is outside the sequence until the
 /// next `fence` or `quiet`.
 ///
+/// Losses. A rail that fails costs bandwidth, no operation. A rank that is gone fails what was under way to it and all
+/// that comes later with `peer_lost`; the window carries on with the others.
+///
 /// Threads. Any number of threads may use one window at the same time.
 #pragma once
 
@@ -140,9 +143,10 @@ class Window {
   Result<void> fence(int rank);
   Result<void> fence();
   /// Waits until every operation to `rank` (or to all) is complete at its target. Free when nothing is outstanding.
+  /// The one for all ranks tells once of each rank that was lost with something under way, then goes on without it.
   Result<void> quiet(int rank, Deadline deadline = {});
   Result<void> quiet(Deadline deadline = {});
-  /// Completes this rank's operations, then waits until every rank has entered.
+  /// Completes this rank's operations, then waits until every rank has entered. Fails where one is lost.
   Result<void> barrier(Deadline deadline = {});
 
  private:

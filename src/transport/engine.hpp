@@ -128,6 +128,8 @@ class Engine {
   void report_now() {
     if (!reporting_.empty()) report(true);
   }
+  /// Finds out whether a peer is still there, also where nothing was ever sent to it: if not, it is lost.
+  void check_on(int peer);
   /// Fails everything outstanding to the peer and all that comes later.
   void fail_flow(Flow& flow, Error error);
 
@@ -267,6 +269,7 @@ class Engine {
   void rejoin(Flow& flow, Link& link);
   bool nobody_there(const Flow& flow) const;
   void lose_peer(Flow& flow, const std::string& why);
+  void spread_rumours();
   fabric::LinkTag tag_of(const Flow& flow, const Link& link) const;
 
   // receive.cc
@@ -334,6 +337,7 @@ class Engine {
   std::vector<Flow*> watched_;    ///< have something under way, or a link in trouble
   std::vector<Flow*> noticing_;   ///< have pings to answer
   std::vector<FenceRequest> fence_requests_;
+  std::vector<int> rumours_;  ///< lost peers that the others have not been told of
   std::uint32_t heard_flows_ = 0;
   std::uint32_t receive_budget_ = 0;  ///< receive buffers that grants share out
   std::uint32_t idle_passes_ = 0;

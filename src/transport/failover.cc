@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::int64_t kFirstBackOff = 100'000'000;
 constexpr std::int64_t kMostBackOff = 10'000'000'000;
-constexpr std::int64_t kSteady = 60'000'000'000;  ///< of life without a fault, that halves the back-off
+constexpr std::int64_t kMostPause = 1'000'000'000;  ///< between two attempts that fail
+constexpr std::int64_t kSteady = 60'000'000'000;    ///< of life without a fault, that halves the back-off
 constexpr std::uint8_t kAnswersToRejoin = 3;
 
 bool sequenced(const Unit& unit) {
@@ -48,12 +49,8 @@ void Engine::on_lost(std::size_t rail, const fabric::Event& event) {
 void Engine::on_left(const fabric::LinkTag& tag) {
   const auto peer = static_cast<std::uint16_t>(tag.id >> 16U);
   if (peer >= size_ || !failover_) return;
-  Flow* flow = existing_flow(peer);
-  if (flow == nullptr || flow->session_in != tag.id >> 32U || flow->failed.load(std::memory_order_relaxed)) return;
-  watch(*flow);
-  flow->concerned_since = beat_;
-  flow->heard_at = beat_ - 1;
-  if (!flow->probe.on) start_probe(*flow, false);
+  const Flow* flow = existing_flow(peer);
+  if (flow != nullptr && flow->session_in == tag.id >> 32U) check_on(peer);
 }
 
 void Engine::on_rail_state(std::size_t rail, bool down) {
@@ -197,8 +194,7 @@ void Engine::try_link(Flow& flow, Link& link) {
     return;
   }
   log_info("rank {}: {}", flow.peer, connected.error().message());
-  health.back_off = next_back_off(health.back_off, 0);
-  health.next_try = beat_ + health.back_off;
+  health.next_try = beat_ + kMostPause;
 }
 
 void Engine::tend_attempt(Flow& flow, Link& link) {
@@ -217,11 +213,12 @@ void Engine::attempt_failed(Flow& flow, Link& link) {
   health.state = LinkState::down;
   log_debug("rank {}: no success on rail {}{}", flow.peer, rails_[link.rail()]->name(),
             health.refused ? ", nobody is there" : "");
-  health.back_off = next_back_off(health.back_off, 0);
   health.since = beat_;
-  // With nothing left, there is nothing to spare by waiting longer.
+  // An attempt is cheap: what may grow beyond a second is only the time that a link which came and went must wait. And
+  // with nothing left, there is nothing to spare by waiting longer.
   const bool alone = std::ranges::none_of(flow.links, &Link::up);
-  health.next_try = beat_ + (alone ? std::min(health.back_off, kFirstBackOff) : health.back_off);
+  const std::int64_t pause = std::min(kFirstBackOff << std::min<std::uint32_t>(health.failures++, 10), kMostPause);
+  health.next_try = beat_ + (alone ? kFirstBackOff : pause);
   if (nobody_there(flow)) lose_peer(flow, "its process is gone");
 }
 
@@ -229,6 +226,7 @@ void Engine::rejoin(Flow& flow, Link& link) {
   LinkHealth& health = link.health;
   health.state = LinkState::up;
   health.suspect = false;
+  health.failures = 0;
   health.since = health.delivered_since = beat_;
   ++counts_.links_rejoined;
   log_warn("link to rank {} on rail {} is back, in its life number {}", flow.peer, rails_[link.rail()]->name(),
@@ -263,6 +261,28 @@ void Engine::lose_peer(Flow& flow, const std::string& why) {
   }
   fail_flow(flow, std::move(error));
   last_lost_.store(flow.peer, std::memory_order_release);
+  // The others may wait for it without having sent it anything. Each finds out for itself.
+  rumours_.push_back(flow.peer);
+}
+
+void Engine::check_on(int peer) {
+  const auto found = flow(peer);
+  if (!found || !failover_ || (*found)->failed.load(std::memory_order_relaxed)) return;
+  Flow& flow = **found;
+  watch(flow);
+  flow.concerned_since = beat_;
+  flow.heard_at = beat_ - 1;
+  if (!flow.probe.on) start_probe(flow, false);
+}
+
+void Engine::spread_rumours() {
+  for (const int peer : rumours_) {
+    const wire::RecordHeader record{wire::RecordKind::lost, 0, 0, 0, static_cast<std::uint64_t>(peer)};
+    for (const auto& flow : flow_storage_) {
+      if (!flow->failed.load(std::memory_order_relaxed)) send_notice(*flow, record);
+    }
+  }
+  rumours_.clear();
 }
 
 }  // namespace railyard::transport

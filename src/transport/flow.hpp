@@ -96,7 +96,8 @@ struct Flow {
   std::int64_t heard_at = 0;                 ///< the last message from the peer
   std::int64_t renewed_for = 0;              ///< the silence after that moment for which the links were made anew
   std::int64_t concerned_since = 0;          ///< one of the peer's links to us ended: is it still there? 0: no doubt
-  std::atomic<bool> lost_operations{false};  ///< the flow failed with operations under way and no `quiet` has told yet
+  std::atomic<bool> lost_operations{false};  ///< the flow failed with operations under way
+  std::atomic<bool> loss_told{false};        ///< by a `quiet` for all ranks
 
   // Membership in the engine's lists.
   bool watched = false;

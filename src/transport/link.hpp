@@ -35,11 +35,12 @@ const char* to_string(LossCause cause);
 /// How a link is and what is being done about it. Times are the engine's health clock.
 struct LinkHealth {
   LinkState state = LinkState::up;
-  bool suspect = false;      ///< used only where there is nothing better
-  bool unfenced = false;     ///< units of its last life wait for the target's word on what has arrived
-  bool stood = false;        ///< has taken something since it was connected
-  bool refused = false;      ///< the last attempt found the peer's machine, and nobody there
-  std::uint8_t answers = 0;  ///< pings answered in a row while trying
+  bool suspect = false;        ///< used only where there is nothing better
+  bool unfenced = false;       ///< units of its last life wait for the target's word on what has arrived
+  bool stood = false;          ///< has taken something since it was connected
+  bool refused = false;        ///< the last attempt found the peer's machine, and nobody there
+  std::uint32_t failures = 0;  ///< attempts in a row that came to nothing
+  std::uint8_t answers = 0;    ///< pings answered in a row while trying
   LossCause cause = LossCause::broken;
   std::uint32_t epoch = 0;       ///< which life
   std::uint32_t dead_epoch = 0;  ///< the life to be fenced

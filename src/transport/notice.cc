@@ -69,6 +69,13 @@ void Engine::on_notice(Flow& flow, const memory::Buffer& buffer) {
     case wire::RecordKind::leave:
       if (header->sequence == flow.arrivals.next()) part_from(flow);  // else something of it is still on its way
       return;
+    case wire::RecordKind::lost:
+      if (record->header.offset >= static_cast<std::uint64_t>(size_)) {
+        ++counts_.dropped_malformed;
+      } else if (static_cast<int>(record->header.offset) != rank_) {
+        check_on(static_cast<int>(record->header.offset));
+      }
+      return;
     default:
       ++counts_.dropped_malformed;
   }

@@ -52,6 +52,7 @@ enum class RecordKind : std::uint8_t {
   fence = 7,   ///< shut out this link's life and all before it
   fenced = 8,  ///< done; what has arrived is in the body
   leave = 9,   ///< this process closes its world
+  lost = 10,   ///< a third process seems to be gone: see for yourself
 };
 
 struct RecordHeader {
@@ -60,7 +61,7 @@ struct RecordHeader {
                                ///< fence: a LossCause
   std::uint16_t length = 0;    ///< of the body that follows, before padding to 8
   std::uint32_t exposure = 0;  ///< reply: the request's id; ping, pong: the round; fence, fenced: the epoch
-  std::uint64_t offset = 0;    ///< signal: index of the word; notices: a LinkPlace
+  std::uint64_t offset = 0;    ///< signal: index of the word; lost: the rank; other notices: a LinkPlace
 };
 static_assert(sizeof(RecordHeader) == 16);
 

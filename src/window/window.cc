@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "window/assemble.hpp"
@@ -9,6 +10,8 @@
 
 namespace railyard {
 namespace {
+
+constexpr std::int64_t kAskAfter = 1'000'000'000;  // nanoseconds in a barrier
 
 std::uint64_t load(const std::uint64_t& word) {
   // Acquire: pairs with the release that changed the word; what came before it is visible.
@@ -279,7 +282,10 @@ Result<void> Window::quiet(int rank, Deadline deadline) {
   if (flow == nullptr) return {};
   const std::int64_t patience = state_->nanoseconds(deadline);
   const bool done = engine.wait_until([&] { return flow->outstanding.load(std::memory_order_acquire) == 0; }, patience);
-  if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
+  // A rank that left when all was complete is no loss.
+  if (flow->failed.load(std::memory_order_acquire)) {
+    return flow->lost_operations.load(std::memory_order_relaxed) ? Result<void>(flow->error.copy()) : Result<void>();
+  }
   if (!done) return state_->timed_out("quiet", rank, patience);
   return {};
 }
@@ -295,7 +301,8 @@ Result<void> Window::quiet(Deadline deadline) {
     if (flow == nullptr) continue;
     // Once for each peer that was lost with something under way: after that the window carries on without it.
     if (flow->failed.load(std::memory_order_acquire)) {
-      if (flow->lost_operations.exchange(false, std::memory_order_relaxed)) return flow->error.copy();
+      const bool lost = flow->lost_operations.load(std::memory_order_relaxed);
+      if (lost && !flow->loss_told.exchange(true, std::memory_order_relaxed)) return flow->error.copy();
       continue;
     }
     if (flow->outstanding.load(std::memory_order_acquire) != 0) return state_->timed_out("quiet", rank, patience);
@@ -319,8 +326,17 @@ Result<void> Window::barrier(Deadline deadline) {
     if (!sent) return std::move(sent.error());
     const std::uint64_t& word = state_->barrier_words()[round];
     transport::Engine& engine = state_->engine();
-    // A barrier needs every rank: one that is lost ends it. (One that has left came through it before.)
-    engine.wait_until([&] { return load(word) >= epoch || engine.last_lost() >= 0; }, patience);
+    // A barrier needs every rank: one that is lost ends it. (One that has left came through it before.) Whoever takes
+    // long is asked whether it is still there: nothing may ever have been sent to it.
+    const auto over = [&] { return load(word) >= epoch || engine.last_lost() >= 0; };
+    const std::int64_t first = std::min(patience, kAskAfter);
+    if (!engine.wait_until(over, first)) {
+      {
+        const transport::BatonHold hold(engine.baton());
+        engine.check_on(from);
+      }
+      engine.wait_until(over, patience - first);
+    }
     if (load(word) < epoch) {
       if (const int lost = engine.last_lost(); lost >= 0) return engine.existing_flow(lost)->error.copy();
       return Error(

@@ -333,17 +333,23 @@ TEST_F(FailoverTest, ALinkThatCannotCarryAnAnswerIsMadeAnew) {
 TEST_F(FailoverTest, EveryFurtherLossDoublesTheWait) {
   open(2);
   std::vector<int> waits;
+  const auto pass_answering = [&] {
+    pass(1);
+    for (const std::size_t rail : {0U, 1U}) {
+      answer_pings(rail, 1);
+      rails_[rail]->sends.clear();
+    }
+  };
   for (int life = 0; life < 4; ++life) {
     put_small();  // keeps the flow awake
     rails_[0]->lose(static_cast<fabric::RemoteId>(life));
     const std::size_t before = rails_[0]->connects.size();
     int waited = 0;
-    for (; rails_[0]->connects.size() == before && waited < 5000; ++waited) {
-      pass(1);
-      answer_pings(1, 1);
-      rails_[1]->sends.clear();
-    }
+    for (; rails_[0]->connects.size() == before && waited < 5000; ++waited) pass_answering();
     waits.push_back(waited);
+    const auto rejoined = engine_->statistics().links_rejoined;
+    for (int i = 0; i < 100 && engine_->statistics().links_rejoined == rejoined; ++i) pass_answering();
+    ASSERT_GT(engine_->statistics().links_rejoined, rejoined);
   }
   for (std::size_t i = 1; i < waits.size(); ++i) EXPECT_GE(waits[i], 2 * waits[i - 1] - 5);
 }
@@ -360,6 +366,21 @@ TEST_F(FailoverTest, APeerWhoseMachineSaysNobodyIsThereIsLost) {
   EXPECT_NE(flow_->error.message().find("rank 1"), std::string::npos);
   EXPECT_LT(flow_->completed.load(), number);
   EXPECT_EQ(engine_->last_lost(), 1);
+}
+
+TEST_F(FailoverTest, ARumourIsLookedIntoNotBelieved) {
+  open(2);
+  rails_[0]->deliver(notice({wire::RecordKind::lost, 0, 0, 0, 1}));  // the peer itself says that it is lost
+  pass(2);
+  EXPECT_FALSE(flow_->failed.load());
+  EXPECT_FALSE(rails_[0]->notices(wire::RecordKind::ping).empty());
+  answer_pings(0, 0);
+  answer_pings(1, 0);
+  pass(1100);
+  EXPECT_FALSE(flow_->failed.load()) << "it has answered";
+  rails_[0]->deliver(notice({wire::RecordKind::lost, 0, 0, 0, 99}));
+  pass(1);
+  EXPECT_EQ(engine_->statistics().dropped_malformed, 1U);
 }
 
 TEST_F(FailoverTest, OneRefusedLinkIsNotTheEndOfAPeer) {

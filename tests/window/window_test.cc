@@ -347,6 +347,35 @@ TEST_P(WindowTest, TheCallersMemorySignalsAndCountersAreUsed) {
   });
 }
 
+TEST_P(WindowTest, AWindowCarriesOnWithoutARankThatIsGone) {
+  run_ranks(3, settings(), [](World& world) {
+    auto window = must(Window::allocate(world, 4096));
+    must(window.barrier());
+    if (world.rank() == 2) return;  // goes without closing anything
+    const std::uint64_t value = 7;
+    // What is sent to it before its end is noticed may be lost, what comes later is refused: either way it is named.
+    Result<void> told;
+    while (told.ok()) {
+      if (auto put = window.put(2, 0, &value, sizeof value); !put) told = std::move(put.error());
+      if (told.ok()) told = window.quiet(2);
+    }
+    EXPECT_EQ(told.status(), Status::peer_lost) << told.error().text();
+    EXPECT_EQ(told.error().where().peer, 2);
+    // The other one is as it was; `quiet` has at most one thing left to tell.
+    const int other = 1 - world.rank();
+    must(window.put_signal(other, 0, &value, sizeof value, {0, 1}));
+    if (auto all = window.quiet(); !all) {
+      EXPECT_EQ(all.status(), Status::peer_lost);
+    }
+    must(window.quiet());
+    must(window.wait_signal(0, Comparison::greater_equal, 1));
+    must(window.quiet(other));
+    must(window.signal(other, {1, 1}));
+    must(window.wait_signal(1, Comparison::greater_equal, 1));
+    must(window.quiet(other));
+  });
+}
+
 TEST_P(WindowTest, SeveralThreadsShareOneWindow) {
   run_ranks(2, settings(), [](World& world) {
     constexpr std::size_t kThreads = 4;

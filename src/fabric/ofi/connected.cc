@@ -26,8 +26,9 @@ void ConnectedRail::stop() {
     for (End& end : link->ends) end.endpoint.reset();
   end_names_.clear();
   guests_.clear();
-  // Requests that wait hold a socket each: they are refused, not left behind.
-  if (listener_) look_at_connections();
+  // Requests that wait hold a socket each, and libfabric leaves them behind: they are refused, and those whose sender
+  // is gone half-way come to their end within a few looks.
+  for (int look = 0; listener_ && look < kLastLooks; ++look) look_at_connections();
   listener_.reset();
   for (auto& receives : shared_receives_) receives.reset();
   pending_.clear();

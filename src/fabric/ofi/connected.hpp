@@ -46,6 +46,7 @@ class ConnectedRail final : public OfiRail {
  private:
   static constexpr unsigned kIdleLook = 16;     ///< an idle data lane is looked at every so many polls
   static constexpr unsigned kWarmLooks = 1024;  ///< polls that it counts as busy after its last event
+  static constexpr int kLastLooks = 16;         ///< at the listener before it is closed
   static constexpr unsigned kSetUpLook = 4;     ///< polls between two looks at connections that are being made
   /// Injected messages in a row. The next one is a plain send: its completion says that all before it have gone out,
   /// so what a stalled peer leaves in the provider is bounded.

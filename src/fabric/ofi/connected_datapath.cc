@@ -206,10 +206,10 @@ bool ConnectedRail::read_failure(QueueName name, Event& event) {
 void ConnectedRail::drain(QueueName name) {
   std::array<Event, kReadBatch> found;
   std::size_t count = 0;
-  do {
+  do {  // to the very end: a read stops short where a failure stands in the queue
     count = read_queue(name, found);
     for (std::size_t i = 0; i < count; ++i) pending_.push(found[i]);
-  } while (count == found.size());
+  } while (count != 0);
 }
 
 }  // namespace railyard::fabric::ofi
