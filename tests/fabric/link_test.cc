@@ -1,12 +1,15 @@
 /// Links that fail, end and are shut out: what fabric/rail.hpp promises of `connect`, `disconnect` and `fence`.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <rdma/fi_errno.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 
 #include "fabric/two_rails.hpp"
@@ -360,6 +363,25 @@ TEST_P(ConnectedLink, AnAttemptCanBeEndedBeforeItStands) {
   }
   EXPECT_TRUE(delivers());
   EXPECT_EQ(seen(a_, Event::Kind::lost), 0u);
+}
+
+TEST_P(ConnectedLink, ARequestThatWasNeverFinishedLeavesNoSocket) {
+  const std::size_t before = open_descriptors();
+  auto rails = open_rails(settings_for(GetParam(), 1));
+  ASSERT_TRUE(rails.ok());
+  // The listener's own address is at the end of the rail's.
+  const auto address = (*rails)[0]->address();
+  sockaddr_in there{};
+  ASSERT_GE(address.size(), sizeof there);
+  std::memcpy(&there, address.data() + address.size() - sizeof there, sizeof there);
+  ASSERT_EQ(there.sin_family, AF_INET);
+  const int half = ::socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(::connect(half, reinterpret_cast<const sockaddr*>(&there), sizeof there), 0);
+  std::array<Event, 8> events;
+  for (int i = 0; i < 1000; ++i) (*rails)[0]->poll(events);  // the provider has accepted it and waits for more
+  rails->clear();
+  ::close(half);
+  EXPECT_EQ(open_descriptors(), before);
 }
 
 TEST_P(ConnectedLink, AKilledPeerLeavesNothingBehind) {

@@ -1,11 +1,13 @@
-/// Feeds an engine with whatever the fuzzer makes up: frames, with or without a right header, and immediates. Nothing
-/// may crash, read or write outside what is exposed, or be applied twice.
+/// Feeds an engine with whatever the fuzzer makes up: frames and notices, with or without a right header, immediates,
+/// links that die and interfaces that go, while it has work of its own. Nothing may crash, read or write outside what
+/// is exposed, or be applied twice.
 #include <array>
 #include <cstdlib>
 #include <cstring>
 
 #include "../transport/script_rail.hpp"
 #include "base/clock.hpp"
+#include "fabric/ofi/request.hpp"
 #include "transport/engine.hpp"
 #include "window/directory.hpp"
 
@@ -13,6 +15,16 @@ namespace {
 
 using namespace railyard;             // NOLINT(google-build-using-namespace)
 using namespace railyard::transport;  // NOLINT(google-build-using-namespace)
+
+/// A millisecond passes with every look: links are looked after each time.
+class RunningClock final : public Clock {
+ public:
+  std::int64_t now() const override { return time_ += 1'000'000; }
+  void idle() override {}
+
+ private:
+  mutable std::int64_t time_ = 0;
+};
 
 struct Bench {
   Bench() {
@@ -43,7 +55,13 @@ struct Bench {
       if (!exposed && guarded[i] != 0x5a5a5a5a5a5a5a5aULL) std::abort();
     }
   }
-  SteadyClock clock;
+  void put() const {
+    static constexpr std::array<std::byte, 8> kBytes{};
+    const PutRecord record{7, 0, kBytes};
+    std::uint64_t number = 0;
+    if (!flow->failed) (void)engine->try_records(*flow, &record, nullptr, number);
+  }
+  RunningClock clock;
   ScriptRail* rail = nullptr;
   std::unique_ptr<Engine> engine;
   std::array<std::uint64_t, 64> guarded{};
@@ -51,11 +69,16 @@ struct Bench {
   Flow* flow = nullptr;
 };
 
+std::uint8_t data_byte(const std::vector<std::byte>& message, std::size_t index) {
+  return index < message.size() ? static_cast<std::uint8_t>(message[index]) : 0;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Bench bench;
   (void)parse_contribution({reinterpret_cast<const std::byte*>(data), size});
+  (void)fabric::ofi::LinkRequest::parse({reinterpret_cast<const std::byte*>(data), size});
   while (size >= 4) {
     const std::uint8_t action = data[0];
     const std::size_t wanted = data[1] + std::size_t{data[2]} % 16U * 256U;
@@ -66,7 +89,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (bytes > 0) std::memcpy(message.data(), data, bytes);
     data += bytes;
     size -= bytes;
-    if (action % 4 == 3 && bytes >= 4) {
+    if (action % 16 == 4) {
+      bench.rail->lose(data_byte(message, 0) % 4, (data_byte(message, 1) & 1U) != 0);
+    } else if (action % 16 == 8) {
+      bench.rail->set_interface((data_byte(message, 0) & 1U) != 0);
+    } else if (action % 16 == 12) {
+      bench.put();
+    } else if (action % 4 == 3 && bytes >= 4) {
       std::uint32_t immediate = 0;
       std::memcpy(&immediate, message.data(), 4);
       bench.rail->land(immediate);
@@ -77,14 +106,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         std::memcpy(&header, message.data(), sizeof header);
         header.magic = wire::kMagic;
         header.version = wire::kVersion;
-        header.kind = action % 4 == 1 ? wire::FrameKind::sequenced : header.kind;
+        header.kind = action % 4 == 1 ? wire::FrameKind::sequenced : wire::FrameKind::notice;
+        if (header.kind == wire::FrameKind::notice) header.records = 1;
         header.reserved = 0;
         header.flow = 1;
         header.session = bench.flow->session_in;
         header.sequence %= 64;
         header.bytes = static_cast<std::uint32_t>(bytes);
         std::memcpy(message.data(), &header, sizeof header);
-        if (bytes >= wire::kRecordsAt + 8) std::memcpy(message.data() + wire::kRecordsAt + 4, &bench.exposure_id, 4);
+        if (action % 4 == 1 && bytes >= wire::kRecordsAt + 8)
+          std::memcpy(message.data() + wire::kRecordsAt + 4, &bench.exposure_id, 4);
       }
       bench.rail->deliver(message);
     }

@@ -15,7 +15,13 @@ Result<std::unique_ptr<Rail>> ConnectedRail::open(const RailOffer& offer, const 
   return std::unique_ptr<Rail>(std::move(rail));
 }
 
-ConnectedRail::~ConnectedRail() { ConnectedRail::stop(); }
+ConnectedRail::~ConnectedRail() {
+  ConnectedRail::stop();
+  for (auto& queue : queues_) queue.reset();
+  events_.reset();
+  // libfabric's tcp provider (1.17) forgets the sockets of requests that were not whole when their listener was closed.
+  close_leftovers(leftovers_);
+}
 
 void ConnectedRail::stop() {
   if (stopped_) return;
@@ -29,6 +35,7 @@ void ConnectedRail::stop() {
   // Requests that wait hold a socket each, and libfabric leaves them behind: they are refused, and those whose sender
   // is gone half-way come to their end within a few looks.
   for (int look = 0; listener_ && look < kLastLooks; ++look) look_at_connections();
+  if (listener_) leftovers_ = sockets_at(listener_name_);
   listener_.reset();
   for (auto& receives : shared_receives_) receives.reset();
   pending_.clear();

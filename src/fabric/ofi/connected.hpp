@@ -23,6 +23,7 @@
 #include "fabric/ofi/landing.hpp"
 #include "fabric/ofi/rail.hpp"
 #include "fabric/ofi/request.hpp"
+#include "fabric/ofi/socket_of.hpp"
 
 namespace railyard::fabric::ofi {
 
@@ -158,6 +159,7 @@ class ConnectedRail final : public OfiRail {
   LandingReceives landing_;
   Fid<fid_pep> listener_;
   std::vector<std::byte> listener_name_;
+  Sockets leftovers_;                         ///< of requests that were half here when the listener was closed
   std::vector<std::unique_ptr<Link>> links_;  ///< by RemoteId; a PostContext may point into one
   std::vector<RemoteId> free_links_;
   std::map<fid*, EndName> end_names_;

@@ -3,10 +3,15 @@
 #include <poll.h>
 #include <rdma/fi_endpoint.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <vector>
 
 namespace railyard::fabric::ofi {
@@ -47,6 +52,33 @@ int socket_of(fid_cq& queue, fid_ep& endpoint) {
            equal(here, own, own_length) && equal(there, peer, peer_length);
   });
   return found == descriptors.end() ? -1 : found->fd;
+}
+
+Sockets sockets_at(std::span<const std::byte> name) {
+  Sockets found;
+  std::error_code failure;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", failure)) {
+    const int number = std::atoi(entry.path().filename().c_str());
+    struct stat identity {};
+    sockaddr_storage own{};
+    socklen_t length = sizeof(own);
+    int listens = 0;
+    socklen_t bytes = sizeof(listens);
+    if (::fstat(number, &identity) != 0 || !S_ISSOCK(identity.st_mode) ||
+        ::getsockname(number, reinterpret_cast<sockaddr*>(&own), &length) != 0 || length != name.size() ||
+        std::memcmp(&own, name.data(), length) != 0 ||
+        ::getsockopt(number, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens != 0)
+      continue;
+    found.emplace_back(number, identity.st_ino);
+  }
+  return found;
+}
+
+void close_leftovers(const Sockets& sockets) {
+  for (const auto& [number, id] : sockets) {
+    struct stat identity {};
+    if (::fstat(number, &identity) == 0 && S_ISSOCK(identity.st_mode) && identity.st_ino == id) ::close(number);
+  }
 }
 
 }  // namespace railyard::fabric::ofi
