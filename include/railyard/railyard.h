@@ -10,8 +10,8 @@
  * themselves and gets may overtake each other; ry_fence stops that. A relaxed put is outside the sequence until the
  * next fence or quiet.
  *
- * Losses. A rail that fails costs bandwidth, no operation. A rank that is gone fails what was under way to it and all that
- * comes later with RY_PEER_LOST; the window carries on with the others.
+ * Losses. A rail that fails costs bandwidth, no operation. A rank that is gone fails what was under way to it and all
+ * that comes later with RY_PEER_LOST; the window carries on with the others.
  *
  * Threads. Any number of threads may use one window at the same time.
  */
@@ -260,8 +260,8 @@ ry_status ry_wait(ry_window *window, ry_ticket ticket, ry_completion completion,
 /* Every later operation to `rank` (or RY_ALL_RANKS) takes effect after every earlier one, relaxed ones too. Does not
  * wait. */
 ry_status ry_fence(ry_window *window, int rank);
-/* Waits until every operation to `rank` (or RY_ALL_RANKS) is complete at its target. Free when nothing is outstanding. For
- * all ranks it tells once of each rank that was lost with something under way, then goes on without it. */
+/* Waits until every operation to `rank` (or RY_ALL_RANKS) is complete at its target. Free when nothing is outstanding.
+ * For all ranks it tells once of each rank that was lost with something under way, then goes on without it. */
 ry_status ry_quiet(ry_window *window, int rank, int64_t deadline_ms);
 /* Completes this rank's operations, then waits until every rank has entered. Fails where one is lost. */
 ry_status ry_barrier(ry_window *window, int64_t deadline_ms);

@@ -9,6 +9,7 @@
 #include <list>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "holdings.hpp"
 #include "pair.hpp"
@@ -79,7 +80,7 @@ class Survivor {
 
   void take_part() {
     WindowOptions options;
-    options.signals = layout_.signals();
+    options.signals = layout_.signals() + static_cast<std::size_t>(world_.size());
     auto window = Window::allocate(world_, layout_.bytes() + kUntouched, options);
     if (!window) return tell(complaint("allocate", window.error()));
     fill(window->local().first(Layout::kShelf), key_of(Use::shelf, world_.rank(), 0, 0));
@@ -90,6 +91,7 @@ class Survivor {
     if (auto met = window->barrier(); !met) return tell(complaint("barrier", met.error()));
     tell("traffic");
     exchange();
+    part(*window);
     tell("closing");
     if (auto closed = window->close(); !closed) tell(complaint("close", closed.error()));
   }
@@ -108,6 +110,20 @@ class Survivor {
     }
   }
 
+  /// With a rank gone there is no barrier any more: nobody leaves before every other one that is left has said that it
+  /// has heard all.
+  void part(Window& window) {
+    const auto word = [&](int rank) { return layout_.signals() + static_cast<std::size_t>(rank); };
+    for (const int peer : whole_) {
+      if (auto said = window.signal(peer, {word(world_.rank()), 1}); !said) tell(complaint("part", said.error()));
+    }
+    for (const int peer : whole_) {
+      auto heard = window.wait_signal(word(peer), Comparison::greater_equal, 1);
+      if (!heard) tell(complaint("part", heard.error()));
+      if (auto quiet = window.quiet(peer); !quiet) tell(complaint("part", quiet.error()));
+    }
+  }
+
   bool is_over(Pair& pair, bool go_on, bool& any) {
     auto moved = pair.step(go_on);
     if (!moved) {
@@ -118,6 +134,7 @@ class Survivor {
     any |= *moved;
     if (!pair.done()) return false;
     report("whole", pair);
+    whole_.push_back(pair.peer());
     return true;
   }
 
@@ -130,6 +147,7 @@ class Survivor {
   World& world_;
   Layout layout_;
   std::list<Pair> pairs_;
+  std::vector<int> whole_;  ///< those we are done with
 };
 
 }  // namespace railyard::soak
