@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -51,7 +52,7 @@ Plan make_goodput_plan(const GoodputOptions& options, std::uint64_t& failures) {
   const auto rails = static_cast<double>(plan.fabric.rails.size());
   const auto end = static_cast<std::int64_t>(options.seconds * 1e9);
   const auto start = static_cast<std::int64_t>(kGoodputStart * 1e9);
-  failures = static_cast<std::uint64_t>(rails * options.failing * (options.seconds - kGoodputStart) + 0.5);
+  failures = static_cast<std::uint64_t>(std::lround(rails * options.failing * (options.seconds - kGoodputStart)));
   for (std::uint64_t i = 0; i < failures; ++i) {
     const auto rail = static_cast<std::uint32_t>(random.below(plan.fabric.rails.size()));
     const auto from = start + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(end - start)));

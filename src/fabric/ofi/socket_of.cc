@@ -58,7 +58,7 @@ Sockets sockets_at(std::span<const std::byte> name) {
   Sockets found;
   std::error_code failure;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", failure)) {
-    const int number = std::atoi(entry.path().filename().c_str());
+    const int number = static_cast<int>(std::strtol(entry.path().filename().c_str(), nullptr, 10));
     struct stat identity {};
     sockaddr_storage own{};
     socklen_t length = sizeof(own);

@@ -250,22 +250,22 @@ class SimFabric {
   // Links (links.cc).
   RemoteId connect(std::uint32_t port, std::uint32_t to, LinkTag tag);
   void disconnect(std::uint32_t port, RemoteId remote);
-  void attempt(std::uint32_t link);
-  void take_request_to_connect(std::uint32_t link);
-  void break_link(std::uint32_t link, std::int64_t nanoseconds, bool refused);
+  void attempt(std::uint32_t index);
+  void take_request_to_connect(std::uint32_t index);
+  void break_link(std::uint32_t index, std::int64_t nanoseconds, bool refused);
   void break_link_of(const Operation& operation, std::int64_t nanoseconds, bool refused);
   void spoil_link_of(const Operation& operation);
   Link* link_of(const Operation& operation);
   void tell(Notice::Kind kind, std::uint32_t link, std::int64_t nanoseconds, bool refused = false);
-  void take_news(std::uint32_t notice);
-  void take_loss(std::uint32_t link, bool refused);
+  void take_news(std::uint32_t index);
+  void take_loss(std::uint32_t index, bool refused);
   void take_end(const Notice& notice);
-  void fail_contexts(std::uint32_t link, int fault);
-  void end_link(std::uint32_t link);
-  void free_link(std::uint32_t link);
+  void fail_contexts(std::uint32_t index, int fault);
+  void end_link(std::uint32_t index);
+  void free_link(std::uint32_t index);
   void end_links(std::uint32_t port);
-  void enlist(std::uint32_t operation);
-  void strike(std::uint32_t operation);
+  void enlist(std::uint32_t index);
+  void strike(std::uint32_t index);
 
   // Fences (fences.cc).
   bool fence(std::uint32_t port, LinkTag tag);
@@ -280,7 +280,7 @@ class SimFabric {
   void swallow(std::uint32_t packet, std::uint32_t port);
   bool swallowed_again(std::uint32_t packet);
   void turn_away(std::uint32_t packet);
-  void refuse_access(std::uint32_t operation, int fault);
+  void refuse_access(std::uint32_t index, int fault);
 
   // The wire (wire.cc).
   void start_departing(std::uint32_t port, Lane lane);
