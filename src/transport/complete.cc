@@ -22,8 +22,7 @@ void Engine::leave_flight(Unit& unit, bool delivered) {
 void Engine::on_unit_done(Unit* unit, bool delivered) {
   unit->posted = false;
   leave_flight(*unit, delivered);
-  const auto kind = unit->operation->kind;
-  if (!unit->finished && (kind == Operation::Kind::read || kind == Operation::Kind::relaxed_write)) finish_unit(unit);
+  if (!unit->finished && !unit->operation->sequenced()) finish_unit(unit);
   if (unit->finished) release_unit(unit);
 }
 
@@ -88,8 +87,7 @@ void Engine::fail_flow(Flow& flow, Error error) {
   // What waits outside the sequence is in no other list; the rest of `replay` is also unacknowledged.
   for (auto* waiting : {&flow.parked, &flow.replay}) {
     for (Unit* unit : *waiting) {
-      const auto kind = unit->operation->kind;
-      if (kind == Operation::Kind::read || kind == Operation::Kind::relaxed_write) give_up_unit(unit);
+      if (!unit->operation->sequenced()) give_up_unit(unit);
     }
     waiting->clear();
   }

@@ -100,7 +100,7 @@ Result<void> Engine::start() {
 Engine::~Engine() {
   say_goodbye();
   for (const auto& flow : flow_storage_) {
-    for (const Link& link : flow->links) drop_link(link);
+    for (Link& link : flow->links) drop_link(link);
   }
   // From here on nothing touches the buffers and contexts that are still posted; they go after this.
   for (const auto& rail : rails_) rail->stop();
@@ -138,7 +138,7 @@ Result<Flow*> Engine::make_flow(int peer) {
     flow->links.emplace_back(local, remote, rails_[local]->capabilities().line_rate, most, limits);
     if (auto connected = connect_link(*flow, flow->links.back(), *found); !connected) {
       flow->links.pop_back();
-      for (const Link& link : flow->links) drop_link(link);
+      for (Link& link : flow->links) drop_link(link);
       return std::move(connected.error());
     }
   }
@@ -165,15 +165,16 @@ Result<void> Engine::connect_link(Flow& flow, Link& link, const PeerAddress& pee
   }
   auto& refs = rail_states_[link.rail()].links;
   if (refs.size() <= *connected) refs.resize(*connected + 1);
-  refs[*connected] = {&flow, static_cast<std::uint16_t>(&link - flow.links.data())};
+  refs[*connected] = {&flow, flow.index_of(link)};
   link.restart(*connected);
   link.health.stood = false;
   link.health.since = beat_;
   return {};
 }
 
-void Engine::drop_link(const Link& link) {
+void Engine::drop_link(Link& link) {
   if (link.health.state == LinkState::down) return;
+  link.health.state = LinkState::down;
   rail_states_[link.rail()].links[link.remote()] = {};
   rails_[link.rail()]->disconnect(link.remote());
 }

@@ -181,7 +181,7 @@ class Engine {
   // engine.cc
   Result<Flow*> make_flow(int peer);
   Result<void> connect_link(Flow& flow, Link& link, const PeerAddress& peer);
-  void drop_link(const Link& link);
+  void drop_link(Link& link);
   void note_backpressure() { ++counts_.backpressure; }
 
   // submit.cc
@@ -258,6 +258,7 @@ class Engine {
   void on_left(const fabric::LinkTag& tag);
   void on_rail_state(std::size_t rail, bool down);
   void fail_link(Flow& flow, Link& link, LossCause cause, const std::string& why);
+  void fail_links(Flow& flow, LossCause cause);
   void ask_for_fence(Flow& flow, Link& link);
   void release_fenced(Flow& flow, Link& link, const wire::FencedBody& report, std::span<const std::byte> bits);
   void queue_again(Flow& flow, Unit& unit);
@@ -270,7 +271,9 @@ class Engine {
   bool nobody_there(const Flow& flow) const;
   void lose_peer(Flow& flow, const std::string& why);
   void spread_rumours();
-  fabric::LinkTag tag_of(const Flow& flow, const Link& link) const;
+  static fabric::LinkTag tag_of(const Flow& flow, const Link& link);
+  /// How a link is known at its target: the same from both ends' sessions.
+  static std::uint64_t link_id(std::uint32_t session, std::uint16_t sender, std::uint16_t link);
 
   // receive.cc
   void handle(std::size_t rail, const fabric::Event& event);

@@ -16,10 +16,6 @@ constexpr std::int64_t kMostPause = 1'000'000'000;  ///< between two attempts th
 constexpr std::int64_t kSteady = 60'000'000'000;    ///< of life without a fault, that halves the back-off
 constexpr std::uint8_t kAnswersToRejoin = 3;
 
-bool sequenced(const Unit& unit) {
-  return unit.operation->kind == Operation::Kind::frame || unit.operation->kind == Operation::Kind::write;
-}
-
 std::int64_t next_back_off(std::int64_t before, std::int64_t lived) {
   if (before == 0) return kFirstBackOff;
   const std::int64_t halvings = std::min<std::int64_t>(lived / kSteady, 20);
@@ -28,9 +24,12 @@ std::int64_t next_back_off(std::int64_t before, std::int64_t lived) {
 
 }  // namespace
 
-fabric::LinkTag Engine::tag_of(const Flow& flow, const Link& link) const {
-  const auto index = static_cast<std::uint64_t>(&link - flow.links.data());
-  return {(std::uint64_t{flow.session_out} << 32U) | (std::uint64_t{flow.remote_id} << 16U) | index, link.health.epoch};
+fabric::LinkTag Engine::tag_of(const Flow& flow, const Link& link) {
+  return {link_id(flow.session_out, flow.remote_id, flow.index_of(link)), link.health.epoch};
+}
+
+std::uint64_t Engine::link_id(std::uint32_t session, std::uint16_t sender, std::uint16_t link) {
+  return (std::uint64_t{session} << 32U) | (std::uint64_t{sender} << 16U) | link;
 }
 
 // ---- What the rails report ----
@@ -80,7 +79,7 @@ void Engine::fail_link(Flow& flow, Link& link, LossCause cause, const std::strin
   }
   if (health.state == LinkState::trying) return attempt_failed(flow, link);
 
-  const auto index = static_cast<std::uint16_t>(&link - flow.links.data());
+  const std::uint16_t index = flow.index_of(link);
   std::uint32_t waiting = 0;
   for (Unit* unit = flow.unacknowledged.head(); unit != nullptr; unit = unit->next) {
     if (unit->link != index || unit->again) continue;
@@ -93,7 +92,6 @@ void Engine::fail_link(Flow& flow, Link& link, LossCause cause, const std::strin
     health.fence_asked_at = 0;
   }
   drop_link(link);
-  health.state = LinkState::down;
   health.suspect = false;
   health.cause = cause;
   health.back_off = next_back_off(health.back_off, beat_ - health.since);
@@ -108,6 +106,12 @@ void Engine::fail_link(Flow& flow, Link& link, LossCause cause, const std::strin
       fmt::format("link to rank {} on rail {} is down ({}); {} pieces to move, {} of {} links left", flow.peer,
                   rails_[link.rail()]->name(), reason, waiting, left, flow.links.size());
   idle ? log_info("{}", news) : log_warn("{}", news);
+}
+
+void Engine::fail_links(Flow& flow, LossCause cause) {
+  for (Link& link : flow.links) {
+    if (link.up()) fail_link(flow, link, cause, "");
+  }
 }
 
 /// Asks the target, over whatever link there is, to shut the dead one out; again and again until it has.
@@ -125,7 +129,7 @@ void Engine::ask_for_fence(Flow& flow, Link& link) {
 /// The target has spoken: what its report lacks goes out again, what it has is finished. Writing that once more could
 /// overwrite what the target's program has put there since.
 void Engine::release_fenced(Flow& flow, Link& link, const wire::FencedBody& report, std::span<const std::byte> bits) {
-  const auto index = static_cast<std::uint16_t>(&link - flow.links.data());
+  const std::uint16_t index = flow.index_of(link);
   link.health.unfenced = false;
   ++counts_.fences;
   const auto arrived = [&](std::uint32_t sequence) {
@@ -168,7 +172,7 @@ void Engine::unit_came_back(Flow& flow, Unit& unit, const std::string& why) {
   if (unit.finished || flow.failed.load(std::memory_order_relaxed)) return give_up_unit(&unit);
   leave_flight(unit, false);
   if (unit.again) return queue_again(flow, unit);
-  if (sequenced(unit)) return;  // `release_fenced` finds it
+  if (unit.operation->sequenced()) return;  // `release_fenced` finds it
   if (link.health.unfenced) {
     flow.parked.push_back(&unit);
   } else {
@@ -210,7 +214,6 @@ void Engine::tend_attempt(Flow& flow, Link& link) {
 void Engine::attempt_failed(Flow& flow, Link& link) {
   LinkHealth& health = link.health;
   drop_link(link);
-  health.state = LinkState::down;
   log_debug("rank {}: no success on rail {}{}", flow.peer, rails_[link.rail()]->name(),
             health.refused ? ", nobody is there" : "");
   health.since = beat_;
@@ -255,10 +258,7 @@ void Engine::lose_peer(Flow& flow, const std::string& why) {
                           flow.peer, why, outstanding, flow.acknowledged, flow.next_sequence),
               {.peer = flow.peer, .operation = "failover", .sequence = flow.acknowledged});
   log_warn("{}", error.message());
-  for (Link& link : flow.links) {
-    drop_link(link);
-    link.health.state = LinkState::down;
-  }
+  for (Link& link : flow.links) drop_link(link);
   fail_flow(flow, std::move(error));
   last_lost_.store(flow.peer, std::memory_order_release);
   // The others may wait for it without having sent it anything. Each finds out for itself.

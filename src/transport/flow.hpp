@@ -106,6 +106,7 @@ struct Flow {
   bool in_reporting = false;
   bool in_ready = false;
 
+  std::uint16_t index_of(const Link& link) const { return static_cast<std::uint16_t>(&link - links.data()); }
   bool may_send(std::uint32_t window) const {
     return next_sequence - acknowledged<window&& static_cast<std::int32_t>(limit - next_sequence)> 0;
   }

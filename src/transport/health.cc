@@ -70,9 +70,7 @@ void Engine::look_after(Flow& flow) {
   // The peer asks and no link takes the answer: their queues are full of what does not complete.
   if (!flow.pongs.empty() && beat_ - flow.pongs_since >= kMuteFloors * deadline_floor_) {
     flow.pongs_since = beat_;
-    for (Link& link : flow.links) {
-      if (link.up()) fail_link(flow, link, LossCause::stuck, "");
-    }
+    fail_links(flow, LossCause::stuck);
   }
   for (Link& link : flow.links) {
     if (flow.failed.load(std::memory_order_relaxed)) return;
@@ -144,9 +142,7 @@ void Engine::look_at_silence(Flow& flow) {
   // Half of its time is over: connections that lost what they carried, or wait ever longer to send it again, are made
   // anew.
   flow.renewed_for = flow.heard_at;
-  for (Link& link : flow.links) {
-    if (link.up()) fail_link(flow, link, LossCause::mute, "");
-  }
+  fail_links(flow, LossCause::mute);
 }
 
 /// How long an attempt to connect may take: many deadlines, and no less than any network needs.

@@ -18,7 +18,7 @@ constexpr std::size_t kMostPongs = 64;
 }  // namespace
 
 wire::LinkPlace Engine::place_of(const Flow& flow, const Link& link) {
-  return {static_cast<std::uint16_t>(&link - flow.links.data()), link.rail(), link.remote_rail()};
+  return {flow.index_of(link), link.rail(), link.remote_rail()};
 }
 
 bool Engine::send_notice(Flow& flow, Link& link, const wire::RecordHeader& record, std::span<const std::byte> body) {
@@ -37,7 +37,7 @@ bool Engine::send_notice(Flow& flow, const wire::RecordHeader& record, std::span
     Link* link = choose_for_frame(flow, true, tried);
     if (link == nullptr) return false;
     if (send_notice(flow, *link, record, body)) return true;
-    tried |= Tried{1} << (link - flow.links.data());
+    tried |= Tried{1} << flow.index_of(*link);
   }
 }
 
@@ -82,10 +82,7 @@ void Engine::on_notice(Flow& flow, const memory::Buffer& buffer) {
 }
 
 void Engine::part_from(Flow& flow) {
-  for (Link& link : flow.links) {
-    drop_link(link);
-    link.health.state = LinkState::down;
-  }
+  for (Link& link : flow.links) drop_link(link);
   fail_flow(flow, Error(Status::peer_lost, fmt::format("rank {} has closed its world", flow.peer),
                         {.peer = flow.peer, .sequence = flow.acknowledged}));
 }
@@ -193,8 +190,7 @@ bool Engine::answer_fences() {
 bool Engine::answer_fence(const FenceRequest& request) {
   Flow& flow = *request.flow;
   if (flow.failed.load(std::memory_order_relaxed)) return true;
-  const std::uint64_t id = (std::uint64_t{flow.session_in} << 32U) |
-                           (std::uint64_t{static_cast<std::uint16_t>(flow.peer)} << 16U) | request.place.link;
+  const std::uint64_t id = link_id(flow.session_in, static_cast<std::uint16_t>(flow.peer), request.place.link);
   if (!rails_[request.place.remote_rail]->fence({id, request.epoch}) || beat_ < request.not_before) return false;
 
   std::array<std::byte, sizeof(wire::FencedBody) + wire::kMaxWindow / 8U> body{};

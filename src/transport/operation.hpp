@@ -38,6 +38,9 @@ struct Operation {
     read,
   };
 
+  /// Whether its pieces have numbers: they are done when acknowledged; the others when the rail says so.
+  bool sequenced() const { return kind == Kind::frame || kind == Kind::write; }
+
   Operation* next = nullptr;
   Flow* flow = nullptr;
   Kind kind = Kind::frame;

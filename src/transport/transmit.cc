@@ -164,7 +164,7 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
   const bool full = operation.next != nullptr || buffer.bytes + kFullMargin > wire::kFrameBytes;
   Unit* unit = nullptr;
   Link* link = nullptr;
-  for (Tried tried = 0; unit == nullptr; tried |= Tried{1} << (link - flow.links.data())) {
+  for (Tried tried = 0; unit == nullptr; tried |= Tried{1} << flow.index_of(*link)) {
     link = choose_for_frame(flow, full, tried);
     unit = link != nullptr ? units_.take() : nullptr;
     if (unit == nullptr) return false;
@@ -196,14 +196,13 @@ bool Engine::post_piece(Flow& flow, Operation& operation) {
     if (link == nullptr) return false;
     switch (post_piece_on(flow, operation, *link)) {
       case fabric::Post::posted:
-        flow.first_piece =
-            static_cast<std::uint32_t>(link - flow.links.data() + 1) % static_cast<std::uint32_t>(flow.links.size());
+        flow.first_piece = (flow.index_of(*link) + 1U) % static_cast<std::uint32_t>(flow.links.size());
         return true;
       case fabric::Post::failed:
         post_failed(flow, *link);
         return false;
       case fabric::Post::busy:
-        tried |= Tried{1} << (link - flow.links.data());
+        tried |= Tried{1} << flow.index_of(*link);
     }
   }
 }
@@ -245,7 +244,7 @@ fabric::Post Engine::post_piece_on(Flow& flow, Operation& operation, Link& link)
 fabric::Post Engine::post_unit(Flow& flow, Unit& unit, Link& link) {
   const fabric::Post answer = hand_over(flow, unit, link);
   if (answer != fabric::Post::posted) return answer;
-  unit.link = static_cast<std::uint16_t>(&link - flow.links.data());
+  unit.link = flow.index_of(link);
   unit.epoch = link.health.epoch;
   unit.posted = true;
   unit.in_flight = true;
@@ -330,7 +329,7 @@ bool Engine::replay_unit(Flow& flow, Unit& unit) {
       post_failed(flow, *link);
       return false;
     }
-    tried |= Tried{1} << (link - flow.links.data());
+    tried |= Tried{1} << flow.index_of(*link);
   }
 }
 
@@ -368,7 +367,7 @@ bool Engine::post_acknowledgement(Flow& flow) {
     buffer->bytes = wire::kRecordsAt;
     write_header(flow, buffer->data, wire::FrameKind::acknowledge, 0, 0, buffer->bytes);
     if (post_report(flow, *link, buffer)) break;
-    tried |= Tried{1} << (link - flow.links.data());
+    tried |= Tried{1} << flow.index_of(*link);
   }
   ++counts_.acknowledgements_sent;
   return true;

@@ -19,9 +19,6 @@ constexpr double kWidth = 1000;
 constexpr double kHeight = 510;
 constexpr double kTop = 110;
 constexpr double kBottom = 400;
-constexpr const char* kMuted = "#57606a";
-constexpr const char* kGrid = "#e4e7eb";
-constexpr const char* kAxis = "#8c959f";
 constexpr const char* kBar = "#2f6fb3";
 // Told apart by people who see colours differently too.
 constexpr const char* kCurves[] = {"#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7"};

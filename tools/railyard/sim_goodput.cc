@@ -22,9 +22,6 @@ constexpr double kLeft = 80;
 constexpr double kRight = 970;
 constexpr double kTop = 100;
 constexpr double kBottom = 360;
-constexpr const char* kMuted = "#57606a";
-constexpr const char* kGrid = "#e4e7eb";
-constexpr const char* kAxis = "#8c959f";
 constexpr const char* kPossible = "#e69f00";
 constexpr const char* kDelivered = "#0072b2";
 

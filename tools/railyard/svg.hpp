@@ -8,6 +8,11 @@
 
 namespace railyard::tool {
 
+// What every picture's frame is drawn in.
+inline constexpr const char* kMuted = "#57606a";
+inline constexpr const char* kGrid = "#e4e7eb";
+inline constexpr const char* kAxis = "#8c959f";
+
 class Svg {
  public:
   enum class Anchor { start, middle, end };

@@ -20,7 +20,6 @@
 
 #include "fabric/ofi/address.hpp"
 #include "fabric/ofi/in_flight.hpp"
-#include "fabric/ofi/landing.hpp"
 #include "fabric/ofi/rail.hpp"
 #include "fabric/ofi/request.hpp"
 #include "fabric/ofi/socket_of.hpp"
@@ -156,7 +155,6 @@ class ConnectedRail final : public OfiRail {
   Fid<fid_eq> events_;
   std::array<Fid<fid_cq>, kQueues> queues_;
   std::array<Fid<fid_ep>, kLanes> shared_receives_;  ///< data lane: only where immediates use up receives
-  LandingReceives landing_;
   Fid<fid_pep> listener_;
   std::vector<std::byte> listener_name_;
   Sockets leftovers_;                         ///< of requests that were half here when the listener was closed

@@ -135,23 +135,10 @@ bool ConnectedRail::wants_look(QueueName name) {
 }
 
 std::size_t ConnectedRail::read_queue(QueueName name, std::span<Event> events) {
-  std::array<fi_cq_data_entry, kReadBatch> entries;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
-  std::size_t count = 0;
-  while (count < events.size()) {
-    const std::size_t room = std::min(events.size() - count, kReadBatch);
-    const ssize_t read = fi_cq_read(queues_[name].get(), entries.data(), room);
-    if (read > 0) {
-      for (std::size_t i = 0; i < static_cast<std::size_t>(read); ++i)
-        if (read_entry(name, entries[i], events[count])) ++count;
-      if (static_cast<std::size_t>(read) < room) break;
-    } else if (read == -FI_EAVAIL) {
-      if (read_failure(name, events[count])) ++count;
-    } else {
-      if (read != -FI_EAGAIN && read != 0) give_up(static_cast<int>(-read));
-      break;
-    }
-  }
-  return count;
+  return read_completions(
+      *queues_[name], events,
+      [&](const fi_cq_data_entry& entry, Event& event) { return read_entry(name, entry, event); },
+      [&](Event& event) { return read_failure(name, event); });
 }
 
 void ConnectedRail::give_back(PostContext* context, Lane lane) {
@@ -160,27 +147,12 @@ void ConnectedRail::give_back(PostContext* context, Lane lane) {
   --outstanding_[index_of(lane)];
 }
 
-/// False for an event that nobody asked for.
 bool ConnectedRail::read_entry(QueueName name, const fi_cq_data_entry& entry, Event& event) {
-  event.bytes = entry.len;
-  // Own operations first: some providers repeat the immediate in the completion of the write that carried it.
-  if ((entry.flags & (FI_SEND | FI_WRITE | FI_READ)) != 0 && (entry.flags & (FI_REMOTE_WRITE | FI_RECV)) == 0) {
-    event.kind = own_kind(entry.flags);
-    event.context = static_cast<PostContext*>(entry.op_context);
-    give_back(event.context, name == kMessages ? Lane::control : Lane::data);
-    return true;
-  }
-  if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
-    event.kind = Event::Kind::landed;
-    event.immediate = static_cast<std::uint32_t>(entry.data);
-    event.context = nullptr;
-    landing_.take_back(entry.op_context);
-    return true;
-  }
-  if ((entry.flags & FI_RECV) == 0) return false;
-  event.kind = Event::Kind::received;
+  if (!is_own(entry.flags)) return read_arrival(entry, event);
+  event.kind = own_kind(entry.flags);
   event.context = static_cast<PostContext*>(entry.op_context);
-  --receives_;
+  event.bytes = entry.len;
+  give_back(event.context, name == kMessages ? Lane::control : Lane::data);
   return true;
 }
 

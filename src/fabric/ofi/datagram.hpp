@@ -12,7 +12,6 @@
 /// them up, and until then it may touch the memory that they name.
 #pragma once
 
-#include "fabric/ofi/landing.hpp"
 #include "fabric/ofi/rail.hpp"
 
 namespace railyard::fabric::ofi {
@@ -67,7 +66,6 @@ class DatagramRail final : public OfiRail {
   unsigned idle_looks_ = 0;
   bool data_first_ = false;  ///< the last poll had no room left for the data lane
   std::array<LaneParts, kLanes> lanes_;
-  LandingReceives landing_;
   std::vector<Remote> remotes_;
   std::vector<RemoteId> free_remotes_;
 };

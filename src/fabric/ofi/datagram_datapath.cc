@@ -94,46 +94,17 @@ std::size_t DatagramRail::read_lanes(std::span<Event> events) {
 }
 
 std::size_t DatagramRail::read_queue(LaneParts& lane, std::span<Event> events) {
-  std::array<fi_cq_data_entry, kReadBatch> entries;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
-  std::size_t count = 0;
-  while (count < events.size()) {
-    const std::size_t room = std::min(events.size() - count, kReadBatch);
-    const ssize_t read = fi_cq_read(lane.queue.get(), entries.data(), room);
-    if (read > 0) {
-      for (std::size_t i = 0; i < static_cast<std::size_t>(read); ++i)
-        if (read_entry(lane, entries[i], events[count])) ++count;
-      if (static_cast<std::size_t>(read) < room) break;
-    } else if (read == -FI_EAVAIL) {
-      if (read_failure(lane, events[count])) ++count;
-    } else {
-      if (read != -FI_EAGAIN && read != 0) give_up(static_cast<int>(-read));
-      break;
-    }
-  }
-  return count;
+  return read_completions(
+      *lane.queue, events, [&](const fi_cq_data_entry& entry, Event& event) { return read_entry(lane, entry, event); },
+      [&](Event& event) { return read_failure(lane, event); });
 }
 
-/// Turns a completion into an event; false for one that means nothing to the caller.
 bool DatagramRail::read_entry(LaneParts& lane, const fi_cq_data_entry& entry, Event& event) {
+  if (!is_own(entry.flags)) return read_arrival(entry, event);
+  event.kind = own_kind(entry.flags);
   event.context = static_cast<PostContext*>(entry.op_context);
   event.bytes = entry.len;
-  // Own operations first: some providers repeat the immediate in the completion of the write that carried it.
-  const std::uint64_t own = entry.flags & (FI_SEND | FI_WRITE | FI_READ);
-  if (own != 0 && (entry.flags & (FI_REMOTE_WRITE | FI_RECV)) == 0) {
-    event.kind = own_kind(own);
-    --lane.outstanding;
-    return true;
-  }
-  if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
-    event.kind = Event::Kind::landed;
-    event.immediate = static_cast<std::uint32_t>(entry.data);
-    event.context = nullptr;
-    landing_.take_back(entry.op_context);
-    return true;
-  }
-  if ((entry.flags & FI_RECV) == 0) return false;  // an event of the target side that nobody asked for
-  event.kind = Event::Kind::received;
-  --receives_;
+  --lane.outstanding;
   return true;
 }
 

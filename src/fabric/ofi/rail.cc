@@ -101,6 +101,22 @@ void OfiRail::give_up(int code) {
   log_error("{}: its completion queue failed: {}", name_, fi_strerror(code));
 }
 
+bool OfiRail::read_arrival(const fi_cq_data_entry& entry, Event& event) {
+  event.bytes = entry.len;
+  if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
+    event.kind = Event::Kind::landed;
+    event.immediate = static_cast<std::uint32_t>(entry.data);
+    event.context = nullptr;
+    landing_.take_back(entry.op_context);
+    return true;
+  }
+  if ((entry.flags & FI_RECV) == 0) return false;
+  event.kind = Event::Kind::received;
+  event.context = static_cast<PostContext*>(entry.op_context);
+  --receives_;
+  return true;
+}
+
 bool OfiRail::read_error(fid_cq& queue, fi_cq_err_entry& entry) const {
   entry = {};
   if (fi_cq_readerr(&queue, &entry, 0) != 1) return false;

@@ -8,6 +8,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_rma.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "fabric/ofi/fid.hpp"
 #include "fabric/ofi/info.hpp"
 #include "fabric/ofi/keys.hpp"
+#include "fabric/ofi/landing.hpp"
 #include "fabric/ofi/link_watch.hpp"
 #include "fabric/ofi/pending.hpp"
 #include "fabric/rail.hpp"
@@ -60,6 +62,13 @@ class OfiRail : public Rail {
   Result<void> refuse_if_stopped() const;
   /// After this the rail does nothing any more.
   void give_up(int code);
+  /// Fills `events` from the queue: `read_entry(entry, event)` turns a completion into an event, `read_failure(event)`
+  /// an error; each answers false for what means nothing to the caller.
+  template <typename ReadEntry, typename ReadFailure>
+  std::size_t read_completions(fid_cq& queue, std::span<Event> events, ReadEntry&& read_entry,
+                               ReadFailure&& read_failure);
+  /// What came in: a message or a write's immediate. False for an event of the target side that nobody asked for.
+  bool read_arrival(const fi_cq_data_entry& entry, Event& event);
   /// Reads one error completion; false: there was none.
   bool read_error(fid_cq& queue, fi_cq_err_entry& entry) const;
   /// Reports a change of the interface's state.
@@ -74,6 +83,7 @@ class OfiRail : public Rail {
   int broken_ = 0;  ///< why the rail can do nothing any more
   unsigned turn_ = 0;
   PendingEvents pending_;  ///< what `poll` hands out first
+  LandingReceives landing_;
 
   Info info_;
   Fid<fid_fabric> fabric_;
@@ -106,6 +116,34 @@ constexpr std::size_t index_of(Lane lane) { return static_cast<std::size_t>(lane
 constexpr Event::Kind own_kind(std::uint64_t flags) {
   if ((flags & FI_SEND) != 0) return Event::Kind::sent;
   return (flags & FI_WRITE) != 0 ? Event::Kind::written : Event::Kind::read;
+}
+
+/// Whether a completion is of an operation of this side. Some providers repeat the immediate in the completion of the
+/// write that carried it.
+constexpr bool is_own(std::uint64_t flags) {
+  return (flags & (FI_SEND | FI_WRITE | FI_READ)) != 0 && (flags & (FI_REMOTE_WRITE | FI_RECV)) == 0;
+}
+
+template <typename ReadEntry, typename ReadFailure>
+std::size_t OfiRail::read_completions(fid_cq& queue, std::span<Event> events, ReadEntry&& read_entry,
+                                      ReadFailure&& read_failure) {
+  std::array<fi_cq_data_entry, kReadBatch> entries;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
+  std::size_t count = 0;
+  while (count < events.size()) {
+    const std::size_t room = std::min(events.size() - count, kReadBatch);
+    const ssize_t read = fi_cq_read(&queue, entries.data(), room);
+    if (read > 0) {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(read); ++i)
+        if (read_entry(entries[i], events[count])) ++count;
+      if (static_cast<std::size_t>(read) < room) break;
+    } else if (read == -FI_EAVAIL) {
+      if (read_failure(events[count])) ++count;
+    } else {
+      if (read != -FI_EAGAIN && read != 0) give_up(static_cast<int>(-read));
+      break;
+    }
+  }
+  return count;
 }
 
 // A PostContext is the room that FI_CONTEXT2 asks for, at its start.
