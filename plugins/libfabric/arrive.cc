@@ -1,0 +1,400 @@
+/// Receiving: what each arriving record does.
+#include <algorithm>
+#include <cstring>
+
+#include "endpoint.hpp"
+
+namespace railyard::provider {
+
+namespace {
+
+/// What unexpected messages may hold; beyond it their senders wait.
+constexpr std::size_t kMostHeldBytes = std::size_t{1} << 30;
+/// How much of a payload is asked for at once before it is copied.
+constexpr std::size_t kPrefetched = 2048;
+
+}  // namespace
+
+void Endpoint::progress() {
+  if (asleep_) wake_up();
+  core_->poll([this](Inbound& from, const Arrival& arrival) { return take(from, arrival); });
+  if (busy_.empty()) return;
+  for (std::size_t index = 0; index < busy_.size();) {
+    Path& path = *busy_[index];
+    pump(path);
+    if (path.idle()) {
+      path.listed = false;
+      busy_[index] = busy_.back();
+      busy_.pop_back();
+    } else {
+      ++index;
+    }
+  }
+}
+
+bool Endpoint::fall_asleep() {
+  if (!core_ || core_->bell() < 0 || !busy_.empty() || !core_->fall_asleep()) return false;
+  asleep_ = true;
+  return true;
+}
+void Endpoint::wake_up() {
+  if (asleep_) core_->wake_up();
+  asleep_ = false;
+}
+
+Source& Endpoint::source_of(Inbound& from) {
+  if (from.user != nullptr) [[likely]]
+    return *static_cast<Source*>(from.user);
+  auto source = std::make_unique<Source>();
+  source->in = &from;
+  source->address = from.name().empty() ? std::string(kIdentityPrefix) + from.sender().text() : from.name();
+  from.user = source.get();
+  sources_.push_back(std::move(source));
+  return *sources_.back();
+}
+
+fi_addr_t Endpoint::number_of(Source& source) {
+  const Addresses& addresses = *bound_.addresses;
+  if (source.known_generation != addresses.generation) {
+    source.number = addresses.number_of(source.address);
+    source.known_generation = addresses.generation;
+  }
+  return source.number;
+}
+
+bool Endpoint::take(Inbound& from, const Arrival& arrival) {
+  Source& source = source_of(from);
+  const auto& arguments = arrival.record->arguments;
+  switch (arrival.word.kind) {
+    case kTagged:
+      return take_message(source, arrival, tagged);
+    case kMessage:
+      return take_message(source, arrival, messages);
+    case kWrite:
+      return take_write(source, arrival);
+    case kRead:
+      return take_read(source, arrival);
+    case kMore:
+      return take_more(source, arrival);
+    case kAnswer:
+      take_answer(source, arrival);
+      return true;
+    case kAtomic:
+      return take_atomic(source, arrival);
+    case kGrant:
+      take_grant(source, arguments[0]);
+      return true;
+    case kDone:
+      take_done(source, arguments[0], arguments[1]);
+      return true;
+    default:
+      // A kind of a later version: the layout's number keeps those apart, so this is a broken peer. Nothing to do.
+      return true;
+  }
+}
+
+bool Endpoint::take_message(Source& source, const Arrival& arrival, Receives& receives) {
+  const std::size_t bytes = arrival.word.bytes;
+  if (bytes > Record::kShort) fabric::shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
+  const std::uint64_t tag = arrival.record->arguments[0];
+  Receive* const receive = receives.match(tag, directed_ ? number_of(source) : FI_ADDR_UNSPEC);
+  if (receive == nullptr || receive->multi || (arrival.word.flags & (kSeveral | kWantsDone)) != 0)
+    return take_message_slowly(source, arrival, receives, receive);
+  receives.posted.remove(*receive);
+  if (receive->pieces.count == 1) {
+    fabric::shm::copy_bytes(static_cast<std::byte*>(receive->pieces.list[0].iov_base), arrival.payload,
+                            std::min(bytes, receive->pieces.bytes));
+  } else {
+    receive->pieces.scatter(0, arrival.payload, bytes);
+  }
+  complete_receive(*receive, 0, source, receives, tag, arrival.record->arguments[1],
+                   (arrival.word.flags & kHasData) != 0, bytes);
+  pool_.receives.give(*receive);
+  return true;
+}
+
+bool Endpoint::take_message_slowly(Source& source, const Arrival& arrival, Receives& receives, Receive* match) {
+  const std::uint8_t flags = arrival.word.flags;
+  const std::size_t bytes = arrival.word.bytes;
+  const bool several = (flags & kSeveral) != 0;
+  const std::size_t total = several ? arrival.record->more[0] : bytes;
+  if (total < bytes) return true;  // impossible: the sender is broken, its message is dropped
+  if (match == nullptr && pool_.held_bytes + std::min(total, kEager) > kMostHeldBytes) return false;
+
+  Incoming& incoming = pool_.incoming.take();
+  incoming = Incoming{};
+  incoming.source = &source;
+  incoming.receives = &receives;
+  incoming.tag = arrival.record->arguments[0];
+  incoming.data = arrival.record->arguments[1];
+  incoming.has_data = (flags & kHasData) != 0;
+  incoming.wants_done = (flags & kWantsDone) != 0;
+  incoming.several = several;
+  incoming.handle = (flags & (kSeveral | kWantsDone)) != 0 ? arrival.record->more[1] : 0;
+  incoming.total = total;
+  ++source.held;
+  if (several) source.open.push_back(&incoming);
+  if (match == nullptr) {
+    incoming.bytes.reserve(std::min(total, kEager));
+    incoming.bytes.assign(arrival.payload, arrival.payload + bytes);
+    pool_.held_bytes += bytes;
+    incoming.received = bytes;
+    receives.unexpected.push(incoming);
+    return true;
+  }
+  give(incoming, *match);
+  match->pieces.scatter(incoming.base, arrival.payload, bytes);
+  incoming.received = bytes;
+  continue_incoming(incoming);
+  return true;
+}
+
+/// The receive is known: it leaves the posted ones, or a multi receive lends a part of itself.
+void Endpoint::give(Incoming& incoming, Receive& receive) {
+  incoming.receive = &receive;
+  if (!receive.multi) {
+    incoming.receives->posted.remove(receive);
+    return;
+  }
+  incoming.base = receive.used;
+  receive.used = std::min(receive.used + incoming.total, receive.pieces.bytes);
+  ++receive.active;
+  if (receive.pieces.bytes - receive.used < least_multi_receive_) {
+    receive.finished = true;
+    incoming.receives->posted.remove(receive);
+  }
+}
+
+/// With a receive: asks for the rest, or ends.
+void Endpoint::continue_incoming(Incoming& incoming) {
+  if (incoming.whole()) {
+    complete(incoming);
+  } else if (incoming.total > kEager) {
+    control(*incoming.source, kGrant, incoming.handle, 0);
+  }
+}
+
+void Endpoint::complete(Incoming& incoming) {
+  Source& source = *incoming.source;
+  if (incoming.wants_done) control(source, kDone, incoming.handle, 0);
+  if (incoming.several) std::erase(source.open, &incoming);
+  if (incoming.receive != nullptr) {
+    Receive& receive = *incoming.receive;
+    if (receive.multi) --receive.active;
+    complete_receive(receive, incoming.base, source, *incoming.receives, incoming.tag, incoming.data, incoming.has_data,
+                     incoming.total);
+    if (!receive.multi || (receive.finished && receive.active == 0)) pool_.receives.give(receive);
+  }
+  --source.held;
+  pool_.incoming.give(incoming);
+}
+
+void Endpoint::complete_receive(Receive& receive, std::size_t base, Source& source, Receives& receives,
+                                std::uint64_t tag, std::uint64_t data, bool has_data, std::size_t total) {
+  const std::size_t room = receive.pieces.bytes - base;
+  const bool last = receive.multi && receive.finished && receive.active == 0;
+  std::uint64_t flags = receives.operation;
+  if (has_data) flags |= FI_REMOTE_CQ_DATA;
+  if (last) flags |= FI_MULTI_RECV;
+  void* const buffer = receive.multi ? static_cast<std::byte*>(receive.pieces.front()) + base : nullptr;
+  if (total > room) [[unlikely]] {
+    if (bound_.receive != nullptr) {
+      fi_cq_err_entry entry{};
+      entry.op_context = receive.context;
+      entry.flags = flags;
+      entry.len = room;
+      entry.buf = buffer;
+      entry.data = data;
+      entry.tag = tag;
+      entry.olen = total - room;
+      entry.err = FI_ETRUNC;
+      entry.prov_errno = FI_ETRUNC;
+      bound_.receive->push_error(entry);
+    }
+    if (bound_.recv != nullptr) bound_.recv->add_error(1);
+    return;
+  }
+  if (bound_.receive != nullptr && (receive.completes || last))
+    bound_.receive->push(
+        {receive.context, flags, total, buffer, data, tag, sourced_ ? number_of(source) : FI_ADDR_NOTAVAIL});
+  if (bound_.recv != nullptr) bound_.recv->add(1);
+}
+
+void Endpoint::fail_receive(Receive& receive, int error, std::uint64_t operation) {
+  if (bound_.receive != nullptr) {
+    fi_cq_err_entry entry{};
+    entry.op_context = receive.context;
+    entry.flags = operation;
+    entry.tag = receive.tag;
+    entry.err = error;
+    entry.prov_errno = error;
+    bound_.receive->push_error(entry);
+  }
+  if (bound_.recv != nullptr) bound_.recv->add_error(1);
+}
+
+bool Endpoint::take_more(Source& source, const Arrival& arrival) {
+  const std::uint64_t handle = arrival.record->arguments[0];
+  const std::uint64_t offset = arrival.record->arguments[1];
+  const auto it = std::find_if(source.open.begin(), source.open.end(),
+                               [handle](const Incoming* incoming) { return incoming->handle == handle; });
+  if (it == source.open.end()) return true;
+  Incoming& incoming = **it;
+  const std::size_t bytes = arrival.word.bytes;
+  // Pieces come in order, never more than was announced, and not beyond what was granted.
+  if (offset != incoming.received || bytes > incoming.total - incoming.received) return true;
+  fabric::shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
+  if (incoming.receives == nullptr) {
+    std::byte* const to = registered(incoming.key, incoming.address, incoming.total, FI_REMOTE_WRITE);
+    if (to != nullptr) fabric::shm::copy_bytes(to + offset, arrival.payload, bytes);
+    incoming.received += bytes;
+    if (!incoming.whole()) return true;
+    if (to != nullptr) wrote(source, incoming.key, incoming.address, incoming.has_data, incoming.data, incoming.total);
+    complete(incoming);
+    return true;
+  }
+  if (incoming.receive != nullptr) {
+    const Receive& receive = *incoming.receive;
+    receive.pieces.scatter(incoming.base + offset, arrival.payload, bytes);
+  } else if (!incoming.discarded) {
+    if (offset + bytes > kEager) return true;
+    incoming.bytes.insert(incoming.bytes.end(), arrival.payload, arrival.payload + bytes);
+    pool_.held_bytes += bytes;
+  }
+  incoming.received += bytes;
+  if (incoming.whole() && (incoming.receive != nullptr || incoming.discarded)) complete(incoming);
+  return true;
+}
+
+void Endpoint::take_answer(const Source& source, const Arrival& arrival) {
+  const std::uint64_t offset = arrival.record->arguments[1];
+  Transfer* const transfer = find_transfer(source, arrival.record->arguments[0]);
+  const std::size_t bytes = arrival.word.bytes;
+  if (transfer == nullptr || (transfer->kind != kRead && transfer->kind != kAtomic) || offset != transfer->received ||
+      bytes > transfer->total - transfer->received)
+    return;
+  fabric::shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
+  transfer->pieces.scatter(offset, arrival.payload, bytes);
+  transfer->received += bytes;
+  if (transfer->received == transfer->total) finish(*transfer, 0);
+}
+
+void Endpoint::take_grant(const Source& source, std::uint64_t handle) {
+  Transfer* const transfer = find_transfer(source, handle);
+  if (transfer == nullptr || transfer->allowed == transfer->total || transfer->kind == kAnswer) return;
+  transfer->allowed = transfer->total;
+  Path& path = *transfer->path;
+  if (!transfer->queued) {
+    transfer->queued = true;
+    path.queue.push_back(transfer);
+  }
+  list_busy(path);
+}
+
+void Endpoint::take_done(const Source& source, std::uint64_t handle, std::uint64_t error) {
+  Transfer* const transfer = find_transfer(source, handle);
+  if (transfer == nullptr || transfer->queued || transfer->kind == kAnswer) return;
+  finish(*transfer, static_cast<int>(error & 0xffff));
+}
+
+void Endpoint::discard(Incoming& incoming) {
+  pool_.held_bytes -= incoming.bytes.size();
+  incoming.bytes = {};
+  if (incoming.aborted) {
+    abort(incoming);
+    return;
+  }
+  if (incoming.whole()) {
+    complete(incoming);
+    return;
+  }
+  incoming.discarded = true;
+  continue_incoming(incoming);
+}
+
+ssize_t Endpoint::receive(Receives& receives, const Pieces& to, fi_addr_t named_sender, std::uint64_t tag,
+                          std::uint64_t ignore, void* context, std::uint64_t flags) {
+  // A program that did not ask for directed receives may pass anything.
+  const fi_addr_t from = directed_ ? named_sender : FI_ADDR_UNSPEC;
+  if ((flags & (FI_PEEK | FI_CLAIM)) != 0) {
+    claim_or_peek(receives, to, from, tag, ignore, context, flags);
+    return 0;
+  }
+  Receive& receive = pool_.receives.take();
+  receive.pieces = to;
+  receive.tag = tag;
+  receive.ignore = ignore;
+  receive.from = from;
+  receive.context = context;
+  receive.completes = !bound_.receive_selective || (flags & FI_COMPLETION) != 0;
+  receive.multi = (flags & FI_MULTI_RECV) != 0;
+  receive.finished = false;
+  receive.used = 0;
+  receive.active = 0;
+  receives.posted.push(receive);
+  for (Incoming* incoming = receives.unexpected.first(); incoming != nullptr;) {
+    Incoming& candidate = *incoming;
+    incoming = incoming->next;
+    if (candidate.claimed || !Receives::matches(receive, candidate.tag, number_of(*candidate.source))) continue;
+    const bool once = !receive.multi;
+    receives.unexpected.remove(candidate);
+    give(candidate, receive);
+    const bool over = receive.finished;
+    hand_over(candidate);
+    if (once || over) break;
+  }
+  return 0;
+}
+
+/// What was held goes to the receive that was just found for it.
+void Endpoint::hand_over(Incoming& incoming) {
+  incoming.receive->pieces.scatter(incoming.base, incoming.bytes.data(), incoming.bytes.size());
+  pool_.held_bytes -= incoming.bytes.size();
+  incoming.bytes.clear();
+  if (incoming.aborted) {
+    abort(incoming);
+  } else {
+    continue_incoming(incoming);
+  }
+}
+
+void Endpoint::claim_or_peek(Receives& receives, const Pieces& to, fi_addr_t from, std::uint64_t tag,
+                             std::uint64_t ignore, void* context, std::uint64_t flags) {
+  progress();
+  Receive wanted;
+  wanted.pieces = to;
+  wanted.tag = tag;
+  wanted.ignore = ignore;
+  wanted.from = from;
+  wanted.context = context;
+  const bool peek = (flags & FI_PEEK) != 0;
+  Incoming* found = receives.unexpected.first();
+  while (found != nullptr && (peek ? found->claimed || !Receives::matches(wanted, found->tag, number_of(*found->source))
+                                   : !found->claimed || found->claimed_by != context))
+    found = found->next;
+  if (found == nullptr) {
+    fail_receive(wanted, FI_ENOMSG, receives.operation);
+    return;
+  }
+  if (peek || (flags & FI_DISCARD) != 0) {
+    if (bound_.receive != nullptr)
+      bound_.receive->push({context, receives.operation | (found->has_data ? FI_REMOTE_CQ_DATA : 0), found->total,
+                            nullptr, found->data, found->tag, number_of(*found->source)});
+    if ((flags & FI_DISCARD) != 0) {
+      receives.unexpected.remove(*found);
+      discard(*found);
+    } else if ((flags & FI_CLAIM) != 0) {
+      found->claimed = true;
+      found->claimed_by = context;
+    }
+    return;
+  }
+  Receive& receive = pool_.receives.take();
+  receive = wanted;
+  receive.completes = true;
+  receives.unexpected.remove(*found);
+  found->receive = &receive;
+  hand_over(*found);
+}
+
+}  // namespace railyard::provider

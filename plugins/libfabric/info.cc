@@ -1,0 +1,285 @@
+#include "info.hpp"
+
+#include <rdma/providers/fi_log.h>
+#include <rdma/providers/fi_prov.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "addresses.hpp"
+#include "domain.hpp"
+
+namespace railyard::provider {
+
+namespace {
+
+constexpr std::uint64_t kTransmitCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE;
+constexpr std::uint64_t kReceiveCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ |
+                                       FI_REMOTE_WRITE | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_RMA_EVENT;
+constexpr std::uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+constexpr std::uint64_t kCaps = kTransmitCaps | kReceiveCaps | kDomainCaps;
+/// What a program gets only if it asks: each costs a little.
+constexpr std::uint64_t kOnRequest = FI_DIRECTED_RECV | FI_SOURCE | FI_RMA_EVENT | FI_MULTI_RECV;
+
+constexpr std::uint64_t kOrders = FI_ORDER_SAS | FI_ORDER_SAW | FI_ORDER_SAR | FI_ORDER_RAS | FI_ORDER_RAW |
+                                  FI_ORDER_RAR | FI_ORDER_WAS | FI_ORDER_WAW | FI_ORDER_WAR | FI_ORDER_RMA_RAW |
+                                  FI_ORDER_RMA_WAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_RAR | FI_ORDER_ATOMIC_RAW |
+                                  FI_ORDER_ATOMIC_WAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_RAR;
+constexpr std::uint64_t kTransmitFlags =
+    FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+constexpr std::uint64_t kReceiveFlags = FI_COMPLETION | FI_MULTI_RECV;
+constexpr int kRegistrationModes = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
+/// Tags of 64 bits without structure.
+constexpr std::uint64_t kAnyTag = 0xaaaa'aaaa'aaaa'aaaa;
+// Values that programs of an older interface use; newer headers complain about their names.
+constexpr int kModeBasic = 1;
+constexpr int kModeScalable = 2;
+constexpr std::uint64_t kNoOrder = 0;
+constexpr std::size_t kManyObjects = 1024;
+constexpr std::size_t kReceives = 65536;
+
+/// Room beyond today's fields: a newer libfabric looks at fields that these headers do not know.
+template <typename Attributes>
+Attributes* allocate() {
+  constexpr std::size_t kRoom = 1024;
+  static_assert(sizeof(Attributes) <= kRoom);
+  return static_cast<Attributes*>(std::calloc(1, kRoom));
+}
+
+char* duplicate(const std::string& text) { return ::strdup(text.c_str()); }
+
+bool within(std::uint64_t wanted, std::uint64_t offered) { return (wanted & ~offered) == 0; }
+bool named(const char* wanted) { return wanted == nullptr || std::strcmp(wanted, kProviderName) == 0; }
+
+bool endpoint_fits(const fi_ep_attr* wanted) {
+  if (wanted == nullptr) return true;
+  return (wanted->type == FI_EP_UNSPEC || wanted->type == FI_EP_RDM) && wanted->protocol == FI_PROTO_UNSPEC &&
+         wanted->protocol_version <= 1 && wanted->msg_prefix_size == 0 && wanted->tx_ctx_cnt <= 1 &&
+         wanted->rx_ctx_cnt <= 1 && wanted->auth_key_size == 0;
+}
+
+bool transmit_fits(const fi_tx_attr* wanted) {
+  if (wanted == nullptr) return true;
+  return within(wanted->caps, kTransmitCaps | kDomainCaps) && within(wanted->op_flags, kTransmitFlags) &&
+         within(wanted->msg_order, kOrders) && wanted->comp_order == kNoOrder && wanted->inject_size <= kInjectBytes &&
+         wanted->size <= kTransmits && wanted->iov_limit <= kMostPieces && wanted->rma_iov_limit <= 1;
+}
+
+bool receive_fits(const fi_rx_attr* wanted) {
+  if (wanted == nullptr) return true;
+  return within(wanted->caps, kReceiveCaps | kDomainCaps) && within(wanted->op_flags, kReceiveFlags) &&
+         within(wanted->msg_order, kOrders) && wanted->comp_order == kNoOrder && wanted->size <= kReceives &&
+         wanted->iov_limit <= kMostPieces && wanted->total_buffered_recv == 0;
+}
+
+bool domain_fits(const fi_domain_attr* wanted) {
+  if (wanted == nullptr) return true;
+  return named(wanted->name) && wanted->data_progress != FI_PROGRESS_AUTO && wanted->cq_data_size <= 8 &&
+         wanted->mr_key_size <= 8 && wanted->mr_iov_limit <= 1 && wanted->cq_cnt <= kManyObjects &&
+         wanted->ep_cnt <= kManyObjects && wanted->cntr_cnt <= kManyObjects && wanted->tx_ctx_cnt <= kManyObjects &&
+         wanted->rx_ctx_cnt <= kManyObjects && wanted->max_ep_tx_ctx <= 1 && wanted->max_ep_rx_ctx <= 1 &&
+         wanted->max_ep_stx_ctx == 0 && wanted->max_ep_srx_ctx == 0 && within(wanted->caps, kDomainCaps) &&
+         wanted->auth_key_size == 0;
+}
+
+bool fits(const fi_info* hints) {
+  if (hints == nullptr) return true;
+  const bool address = hints->addr_format == FI_FORMAT_UNSPEC || hints->addr_format == FI_ADDR_STR;
+  const fi_fabric_attr* fabric = hints->fabric_attr;
+  return address && within(hints->caps, kCaps) && endpoint_fits(hints->ep_attr) && transmit_fits(hints->tx_attr) &&
+         receive_fits(hints->rx_attr) && domain_fits(hints->domain_attr) &&
+         (fabric == nullptr || (named(fabric->name) && named(fabric->prov_name)));
+}
+
+/// What is granted of one side's capabilities: what was asked, and the directions that go with it.
+std::uint64_t side_caps(std::uint64_t asked, std::uint64_t offered) {
+  if (asked == 0) return offered & ~kOnRequest;
+  std::uint64_t granted = asked & offered;
+  const std::uint64_t directions =
+      granted & (FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE);
+  if (directions == 0) {
+    if ((granted & (FI_MSG | FI_TAGGED)) != 0) granted |= offered & (FI_SEND | FI_RECV);
+    if ((granted & (FI_RMA | FI_ATOMIC)) != 0)
+      granted |= offered & (FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE);
+  }
+  return granted;
+}
+
+template <typename Number>
+Number chosen(Number wanted, Number usual) {
+  return wanted != 0 ? wanted : usual;
+}
+
+int registration_mode(std::uint32_t version, const fi_info* hints) {
+  const int wanted = hints != nullptr && hints->domain_attr != nullptr ? hints->domain_attr->mr_mode : 0;
+  if (FI_VERSION_LT(version, FI_VERSION(1, 5))) return wanted == 0 ? kModeScalable : wanted;
+  if (wanted == kModeBasic || wanted == kModeScalable) return wanted;
+  // Binding is asked of a program only on request: nothing here needs it, and it is there to be tested against.
+  const char* const bind = std::getenv("FI_RAILYARD_MR_ENDPOINT");
+  const bool binds = bind != nullptr && std::strcmp(bind, "1") == 0;
+  return wanted & (kRegistrationModes | (binds ? FI_MR_ENDPOINT : 0));
+}
+
+bool allocate_all(fi_info& info) {
+  info.tx_attr = allocate<fi_tx_attr>();
+  info.rx_attr = allocate<fi_rx_attr>();
+  info.ep_attr = allocate<fi_ep_attr>();
+  info.domain_attr = allocate<fi_domain_attr>();
+  info.fabric_attr = allocate<fi_fabric_attr>();
+  if (info.tx_attr == nullptr || info.rx_attr == nullptr || info.ep_attr == nullptr || info.domain_attr == nullptr ||
+      info.fabric_attr == nullptr)
+    return false;
+  info.domain_attr->name = duplicate(kProviderName);
+  info.fabric_attr->name = duplicate(kProviderName);
+  // libfabric itself puts the provider's name in.
+  return info.domain_attr->name != nullptr && info.fabric_attr->name != nullptr;
+}
+
+void free_all(fi_info* info) {
+  if (info->domain_attr != nullptr) std::free(info->domain_attr->name);
+  if (info->fabric_attr != nullptr) std::free(info->fabric_attr->name);
+  for (void* part : {static_cast<void*>(info->tx_attr), static_cast<void*>(info->rx_attr),
+                     static_cast<void*>(info->ep_attr), static_cast<void*>(info->domain_attr),
+                     static_cast<void*>(info->fabric_attr), info->src_addr, info->dest_addr, static_cast<void*>(info)})
+    std::free(part);
+}
+
+void fill_caps(fi_info& info, const fi_info* hints) {
+  const std::uint64_t asked = hints != nullptr ? hints->caps : 0;
+  const std::uint64_t asked_transmit = hints != nullptr && hints->tx_attr != nullptr ? hints->tx_attr->caps : 0;
+  const std::uint64_t asked_receive = hints != nullptr && hints->rx_attr != nullptr ? hints->rx_attr->caps : 0;
+  const std::uint64_t both = asked == 0 ? asked_transmit | asked_receive : asked;
+  info.tx_attr->caps = side_caps(asked_transmit != 0 ? asked_transmit : both, kTransmitCaps);
+  info.rx_attr->caps = side_caps(asked_receive != 0 ? asked_receive : both, kReceiveCaps);
+  // Only one direction was asked for: the other side has nothing to do.
+  const std::uint64_t directions = both & (FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE);
+  if (directions != 0) {
+    info.tx_attr->caps &= directions | ~std::uint64_t{FI_SEND | FI_READ | FI_WRITE};
+    info.rx_attr->caps &= directions | ~std::uint64_t{FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE};
+  }
+  info.domain_attr->caps = kDomainCaps;
+  info.caps = info.tx_attr->caps | info.rx_attr->caps | kDomainCaps;
+}
+
+void fill_transmit(fi_tx_attr& to, const fi_info* hints) {
+  const fi_tx_attr wanted = hints != nullptr && hints->tx_attr != nullptr ? *hints->tx_attr : fi_tx_attr{};
+  to.op_flags = wanted.op_flags;
+  to.msg_order = kOrders;
+  to.comp_order = kNoOrder;
+  to.inject_size = chosen(wanted.inject_size, kInjectBytes);
+  to.size = chosen(wanted.size, kTransmits / 4);
+  to.iov_limit = kMostPieces;
+  to.rma_iov_limit = 1;
+  to.tclass = wanted.tclass;
+}
+
+void fill_receive(fi_rx_attr& to, const fi_info* hints) {
+  const fi_rx_attr wanted = hints != nullptr && hints->rx_attr != nullptr ? *hints->rx_attr : fi_rx_attr{};
+  to.op_flags = wanted.op_flags;
+  to.msg_order = kOrders;
+  to.comp_order = kNoOrder;
+  to.size = chosen(wanted.size, kTransmits / 4);
+  to.iov_limit = kMostPieces;
+}
+
+void fill_endpoint(fi_ep_attr& to, const fi_info* hints) {
+  to.type = FI_EP_RDM;
+  to.protocol = FI_PROTO_UNSPEC;
+  to.protocol_version = 1;
+  to.max_msg_size = SIZE_MAX;
+  to.max_order_raw_size = SIZE_MAX;
+  to.max_order_war_size = SIZE_MAX;
+  to.max_order_waw_size = SIZE_MAX;
+  const std::uint64_t wanted = hints != nullptr && hints->ep_attr != nullptr ? hints->ep_attr->mem_tag_format : 0;
+  to.mem_tag_format = chosen(wanted, kAnyTag);
+  to.tx_ctx_cnt = 1;
+  to.rx_ctx_cnt = 1;
+}
+
+void fill_domain(fi_domain_attr& to, std::uint32_t version, const fi_info* hints) {
+  const fi_domain_attr wanted =
+      hints != nullptr && hints->domain_attr != nullptr ? *hints->domain_attr : fi_domain_attr{};
+  to.threading = wanted.threading != FI_THREAD_UNSPEC ? wanted.threading : FI_THREAD_SAFE;
+  to.control_progress = wanted.control_progress != FI_PROGRESS_UNSPEC ? wanted.control_progress : FI_PROGRESS_AUTO;
+  to.data_progress = FI_PROGRESS_MANUAL;
+  to.resource_mgmt = FI_RM_ENABLED;
+  to.av_type = wanted.av_type;
+  to.mr_mode = registration_mode(version, hints);
+  to.mr_key_size = 8;
+  to.cq_data_size = 8;
+  to.cq_cnt = kManyObjects;
+  to.ep_cnt = kManyObjects;
+  to.tx_ctx_cnt = kManyObjects;
+  to.rx_ctx_cnt = kManyObjects;
+  to.max_ep_tx_ctx = 1;
+  to.max_ep_rx_ctx = 1;
+  to.cntr_cnt = kManyObjects;
+  to.mr_iov_limit = 1;
+  to.mr_cnt = 65535;
+  to.tclass = wanted.tclass;
+}
+
+bool set_address(void*& address, std::size_t& bytes, const std::string& text) {
+  address = duplicate(text);
+  bytes = text.size() + 1;
+  return address != nullptr;
+}
+bool copy_address(void*& address, std::size_t& bytes, const void* from, std::size_t from_bytes) {
+  if (from == nullptr || from_bytes == 0) return true;
+  const char* const text = static_cast<const char*>(from);
+  return set_address(address, bytes, std::string(text, ::strnlen(text, from_bytes)));
+}
+
+bool fill_addresses(fi_info& info, const char* node, const char* service, std::uint64_t flags, const fi_info* hints) {
+  const bool given = node != nullptr || service != nullptr;
+  const bool source = given && (flags & FI_SOURCE) != 0;
+  const bool destination = given && !source;
+  info.addr_format = FI_ADDR_STR;
+  bool good = true;
+  // Without a name an endpoint has its identity, which it gets when it is enabled.
+  const std::string unnamed = std::string(kIdentityPrefix) + std::string(32, '0');
+  const bool hinted = hints != nullptr && hints->src_addr != nullptr && hints->src_addrlen != 0;
+  if (source) {
+    good = set_address(info.src_addr, info.src_addrlen, address_text(node, service));
+  } else if (!hinted) {
+    good = set_address(info.src_addr, info.src_addrlen, unnamed);
+  }
+  if (destination) good = set_address(info.dest_addr, info.dest_addrlen, address_text(node, service));
+  if (hints == nullptr) return good;
+  if (!source && hinted)
+    good = good && copy_address(info.src_addr, info.src_addrlen, hints->src_addr, hints->src_addrlen);
+  if (!destination)
+    good = good && copy_address(info.dest_addr, info.dest_addrlen, hints->dest_addr, hints->dest_addrlen);
+  return good;
+}
+
+}  // namespace
+
+int plain_registration_mode(int mode) {
+  if (mode == kModeBasic) return FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+  return mode == kModeScalable ? 0 : mode;
+}
+
+int get_info(std::uint32_t version, const char* node, const char* service, std::uint64_t flags, const fi_info* hints,
+             fi_info** result) {
+  *result = nullptr;
+  if (!fits(hints)) return -FI_ENODATA;
+  auto* info = allocate<fi_info>();
+  if (info == nullptr) return -FI_ENOMEM;
+  if (!allocate_all(*info) || !fill_addresses(*info, node, service, flags, hints)) {
+    free_all(info);
+    return -FI_ENOMEM;
+  }
+  fill_caps(*info, hints);
+  fill_transmit(*info->tx_attr, hints);
+  fill_receive(*info->rx_attr, hints);
+  fill_endpoint(*info->ep_attr, hints);
+  fill_domain(*info->domain_attr, version, hints);
+  info->fabric_attr->api_version = version;
+  info->fabric_attr->prov_version = FI_VERSION(0, 1);
+  *result = info;
+  return 0;
+}
+
+}  // namespace railyard::provider

@@ -1,0 +1,35 @@
+/// What the records between two endpoints say. docs/shm.md has the table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace railyard::provider {
+
+/// Record kinds. `arguments` are named in order; `more` only where the payload begins at the second line.
+enum Kind : std::uint8_t {
+  kMessage = 1,  ///< arguments: 0, data. more: total, handle
+  kTagged,       ///< arguments: tag, data. more: total, handle
+  kMore,         ///< arguments: handle, offset: the next bytes of a message or write
+  kGrant,        ///< arguments: handle: the receive is there, send the rest
+  kDone,         ///< arguments: handle, error: the operation has taken effect at the target
+  kWrite,        ///< arguments: address, key. more: total, handle, data
+  kRead,         ///< arguments: address, key. more: bytes, handle
+  kAnswer,       ///< arguments: handle, offset: bytes read, or the result of an atomic
+  kAtomic,       ///< arguments: address, key. more: bytes, handle, data, datatype and operation, elements
+};
+
+// Record flags.
+inline constexpr std::uint8_t kHasData = 1;    ///< a remote completion datum comes with it
+inline constexpr std::uint8_t kSeveral = 2;    ///< the first of several records: `more` holds total and handle
+inline constexpr std::uint8_t kWantsDone = 4;  ///< `more` holds the handle to be named in a kDone
+inline constexpr std::uint8_t kFetches = 8;    ///< an atomic whose result comes back
+inline constexpr std::uint8_t kCompares = 16;  ///< an atomic with a comparand behind its operand
+
+/// The longest payload of one record. Longer ones are cut, so that the receiver copies one piece while the next is
+/// written; both fit in the nearest caches.
+inline constexpr std::size_t kChunk = 8192;
+/// Of a longer message this much is sent before its receive is known; it is what an unexpected one costs in memory.
+inline constexpr std::size_t kEager = 64 * 1024;
+
+}  // namespace railyard::provider

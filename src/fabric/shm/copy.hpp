@@ -1,0 +1,111 @@
+/// Copying bytes through shared memory. Not memcpy: above 2 KiB that becomes `rep movsb` here, which is many times
+/// slower when source and destination lie a few bytes apart modulo 4096, as a malloc block and a page-aligned ring do.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace railyard::fabric::shm {
+
+/// Any length; the areas do not overlap. Vector loads and stores, never past the cache.
+void copy_long(std::byte* to, const std::byte* from, std::size_t bytes);
+
+/// The same with stores that go past the cache to memory; `to` lies on a line. For cores far from each other: a line
+/// that is dirty in a far core's cache costs its reader several times what one in memory does.
+void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes);
+
+/// Fixed sizes compile to moves between registers and memory.
+inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes <= 16) {
+    if (bytes >= 8) {
+      std::uint64_t first;
+      std::uint64_t last;
+      std::memcpy(&first, from, 8);
+      std::memcpy(&last, from + bytes - 8, 8);
+      std::memcpy(to, &first, 8);
+      std::memcpy(to + bytes - 8, &last, 8);
+    } else if (bytes >= 4) {
+      std::uint32_t first;
+      std::uint32_t last;
+      std::memcpy(&first, from, 4);
+      std::memcpy(&last, from + bytes - 4, 4);
+      std::memcpy(to, &first, 4);
+      std::memcpy(to + bytes - 4, &last, 4);
+    } else if (bytes != 0) {
+      const std::byte middle = from[bytes / 2];
+      const std::byte last = from[bytes - 1];
+      to[0] = from[0];
+      to[bytes / 2] = middle;
+      to[bytes - 1] = last;
+    }
+    return;
+  }
+#if defined(__SSE2__)
+  if (bytes <= 64) {
+    const auto load = [from](std::size_t at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)); };
+    const auto store = [to](std::size_t at, __m128i value) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at), value);
+    };
+    const __m128i first = load(0);
+    const __m128i last = load(bytes - 16);
+    if (bytes > 32) {
+      const __m128i second = load(16);
+      const __m128i third = load(bytes - 32);
+      store(16, second);
+      store(bytes - 32, third);
+    }
+    store(0, first);
+    store(bytes - 16, last);
+    return;
+  }
+#endif
+  copy_long(to, from, bytes);
+}
+
+/// Asks for the lines of [from, from + bytes), all at once: they come from another core's cache.
+inline void prefetch_for_reading(const std::byte* from, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 3);
+}
+/// The same, to be overwritten: the other core's copies are given up while there is time.
+inline void prefetch_for_writing(const std::byte* to, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(to + at, 1, 3);
+}
+
+/// Fills payloads in the way that costs least. A line that is dirty in the producer's cache is slow to read for the
+/// consumer, and slower the farther their cores are apart; one that was stored past the cache costs the producer a
+/// wait, which only a stream or a long payload makes up for. The distance shows in what plain stores cost: lines must
+/// come from the consumer's cache first. It can change while a program runs (threads move), so some plain copies are
+/// timed until their stores are done, and even with far cores one copy in many is plain. docs/shm.md has the figures.
+class PayloadWriter {
+ public:
+  void write(std::byte* to, const std::byte* from, std::size_t bytes) {
+    if (bytes < kLeastPast) {
+      prefetch_for_writing(to, bytes);
+      copy_bytes(to, from, bytes);
+    } else {
+      write_long(to, from, bytes);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kLeastPast = 1024;       ///< shorter ones are always plain
+  static constexpr std::size_t kLeastInStream = 3072;   ///< in a stream between near cores
+  static constexpr std::size_t kLeastAlways = 8192;     ///< longer ones never are
+  static constexpr std::uint64_t kStreamCycles = 1500;  ///< what comes sooner after the last one is a stream
+  static constexpr std::uint64_t kFarCycles = 60;       ///< a line that costs more comes from far away
+  static constexpr std::uint32_t kTimedEvery = 32;
+  static constexpr std::uint32_t kPlainEvery = 128;
+  void write_long(std::byte* to, const std::byte* from, std::size_t bytes);
+  bool go_past_cache(const std::byte* to, std::size_t bytes, std::uint64_t now);
+
+  std::uint64_t cycles_per_line_ = 0;  ///< smoothed
+  std::uint64_t last_ = 0;             ///< when the last one was written
+  std::uint32_t copies_ = 0;
+};
+
+}  // namespace railyard::fabric::shm
