@@ -19,6 +19,18 @@ set_target_properties(bench-instructions PROPERTIES
   OUTPUT_NAME instructions RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
 target_include_directories(bench-instructions PRIVATE src)
 target_link_libraries(bench-instructions PRIVATE railyard_compiler railyard fmt::fmt)
+add_executable(bench-local bench/local/local.cc)
+set_target_properties(bench-local PROPERTIES OUTPUT_NAME local RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+target_include_directories(bench-local PRIVATE src)
+target_link_libraries(bench-local PRIVATE railyard_compiler railyard fmt::fmt CLI11::CLI11)
+add_executable(bench-shm-line bench/shared-memory/line.cc)
+set_target_properties(bench-shm-line PROPERTIES
+  OUTPUT_NAME shm-line RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+target_link_libraries(bench-shm-line PRIVATE railyard_compiler fmt::fmt)
+add_executable(bench-shm-one-core bench/shared-memory/one_core.cc)
+set_target_properties(bench-shm-one-core PROPERTIES
+  OUTPUT_NAME shm-one-core RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+target_link_libraries(bench-shm-one-core PRIVATE railyard_compiler fmt::fmt PkgConfig::LIBFABRIC)
 
 # An example sees only what an installed Railyard offers: the public headers and the library.
 file(GLOB example_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_CURRENT_SOURCE_DIR}/examples/[0-9][0-9]-*)

@@ -8,7 +8,11 @@
 /// Losses. A rail that fails costs bandwidth, no operation. A rank that is gone fails what was under way to it and all
 /// that comes later with `peer_lost`; the window carries on with the others.
 ///
-/// Threads. Any number of threads may use one window at the same time.
+/// The same host. A window that Railyard allocated is used by loads and stores where its owner is on this host
+/// (docs/shm.md): such operations are complete when their call returns; the rest of this page holds for them too.
+///
+/// Threads. Any number of threads may use one window at the same time; `close` and the end of the window come after
+/// their last calls.
 #pragma once
 
 #include <cstddef>

@@ -1,17 +1,56 @@
 #include "addresses.hpp"
 
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
+#include "base/fd.hpp"
+#include "fabric/shm/object.hpp"
+#include "log.hpp"
+
 namespace railyard::provider {
+
+namespace {
+
+bool of_this_host(const sockaddr* address, socklen_t bytes) {
+  if (address->sa_family == AF_INET) {
+    const std::uint32_t number = ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
+    if (number >> 24 == IN_LOOPBACKNET) return true;
+  }
+  // Only a host's own address can be bound.
+  const Fd probe(::socket(address->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return probe && ::bind(probe.get(), address, bytes) == 0;
+}
+
+}  // namespace
+
+bool is_address(const char* text) {
+  if (text == nullptr) return false;
+  const std::string_view address(text);
+  return address.starts_with(kNamePrefix) || address.starts_with(kIdentityPrefix);
+}
+
+bool is_here(const char* node, const char* service) {
+  if (is_address(node)) return true;
+  if (fabric::shm::PeerObject::open_name(fabric::shm::kDefaultDirectory, address_text(node, service))) return true;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(node, nullptr, nullptr, &found) != 0) return false;
+  bool here = false;
+  for (const addrinfo* each = found; each != nullptr && !here; each = each->ai_next)
+    here = of_this_host(each->ai_addr, each->ai_addrlen);
+  ::freeaddrinfo(found);
+  return here;
+}
 
 std::string address_text(const char* node, const char* service) {
   // A name that was asked for before comes back whole.
   for (const char* text : {node, service})
-    if (text != nullptr &&
-        (std::string_view(text).starts_with(kNamePrefix) || std::string_view(text).starts_with(kIdentityPrefix)))
-      return text;
+    if (is_address(text)) return text;
   std::string address(kNamePrefix);
   if (node != nullptr) address += node;
   if (node != nullptr && service != nullptr) address += ':';
@@ -50,13 +89,19 @@ bool valid(std::string_view address) {
 int insert_addresses(fid_av* fid, const void* list, std::size_t count, fi_addr_t* numbers, std::uint64_t flags,
                      void* context) {
   auto* addresses = object_of<Addresses>(fid);
-  if ((flags & ~static_cast<std::uint64_t>(FI_MORE | FI_SYNC_ERR)) != 0) return -FI_EBADFLAGS;
+  if ((flags & ~static_cast<std::uint64_t>(FI_MORE | FI_SYNC_ERR)) != 0)
+    return refuse(-FI_EBADFLAGS, fmt::format("fi_av_insert: flags {:#x} are not offered", flags));
+  if (list == nullptr || ((flags & FI_SYNC_ERR) != 0 && context == nullptr))
+    return refuse(-FI_EINVAL, "fi_av_insert: no addresses, or FI_SYNC_ERR without room for the answers");
   Guard guard(addresses->domain.lock);
+  Guard inner(addresses->domain.tables);
   const char* text = static_cast<const char*>(list);
   int inserted = 0;
   for (std::size_t index = 0; index < count; ++index) {
     const std::string_view address(text);
     const bool good = valid(address);
+    if (!good)
+      refuse(0, fmt::format("'{}' is no address: one begins with {} or {}", address, kIdentityPrefix, kNamePrefix));
     const fi_addr_t number = good ? addresses->insert(std::string(address)) : FI_ADDR_NOTAVAIL;
     if (numbers != nullptr) numbers[index] = number;
     if ((flags & FI_SYNC_ERR) != 0) static_cast<int*>(context)[index] = good ? 0 : FI_EADDRNOTAVAIL;
@@ -68,20 +113,21 @@ int insert_addresses(fid_av* fid, const void* list, std::size_t count, fi_addr_t
 
 int insert_service(fid_av* fid, const char* node, const char* service, fi_addr_t* number, std::uint64_t flags,
                    void* context) {
-  if (node == nullptr && service == nullptr) return -FI_EINVAL;
+  if (node == nullptr && service == nullptr) return refuse(-FI_EINVAL, "fi_av_insertsvc: neither node nor service");
   return insert_addresses(fid, address_text(node, service).c_str(), 1, number, flags, context);
 }
 
 int remove_addresses(fid_av* fid, fi_addr_t* numbers, std::size_t count, std::uint64_t flags) {
   auto* addresses = object_of<Addresses>(fid);
-  if (flags != 0) return -FI_EBADFLAGS;
+  if (flags != 0) return refuse(-FI_EBADFLAGS, "fi_av_remove takes no flags");
   Guard guard(addresses->domain.lock);
+  Guard inner(addresses->domain.tables);
   ++addresses->generation;
   int result = 0;
   for (std::size_t index = 0; index < count; ++index) {
     const fi_addr_t number = numbers[index];
     if (number >= addresses->entries.size() || addresses->entries[number].empty()) {
-      result = -FI_EINVAL;
+      result = refuse(-FI_EINVAL, fmt::format("fi_av_remove: {} is not in this address vector", number));
       continue;
     }
     if (--addresses->inserts[number] != 0) continue;
@@ -94,7 +140,9 @@ int remove_addresses(fid_av* fid, fi_addr_t* numbers, std::size_t count, std::ui
 int look_up(fid_av* fid, fi_addr_t number, void* address, std::size_t* bytes) {
   auto* addresses = object_of<Addresses>(fid);
   Guard guard(addresses->domain.lock);
-  if (number >= addresses->entries.size() || addresses->entries[number].empty()) return -FI_EINVAL;
+  Guard inner(addresses->domain.tables);
+  if (number >= addresses->entries.size() || addresses->entries[number].empty())
+    return refuse(-FI_EINVAL, fmt::format("fi_av_lookup: {} is not in this address vector", number));
   const std::string& text = addresses->entries[number];
   std::memcpy(address, text.c_str(), std::min(*bytes, text.size() + 1));
   *bytes = text.size() + 1;
@@ -114,7 +162,7 @@ const char* to_text(fid_av*, const void* address, char* buffer, std::size_t* byt
 
 int close_addresses(fid* fid) {
   auto* addresses = object_of<Addresses>(fid);
-  if (!addresses->references.none()) return -FI_EBUSY;
+  if (!addresses->references.none()) return refuse(-FI_EBUSY, "fi_close: endpoints are bound to the address vector");
   addresses->domain.references.drop();
   delete addresses;
   return 0;
@@ -136,10 +184,9 @@ fi_ops_av addresses_calls{sizeof(fi_ops_av), insert_addresses, insert_service, n
 }  // namespace
 
 int open_addresses(fid_domain* fid, fi_av_attr* attributes, fid_av** result, void* context) {
-  if (attributes == nullptr) return -FI_EINVAL;
-  // Shared or asynchronous vectors are not offered; a number for each receive context neither.
+  if (attributes == nullptr) return refuse(-FI_EINVAL, "fi_av_open needs attributes");
   if (attributes->name != nullptr || (attributes->flags & (FI_READ | FI_EVENT)) != 0 || attributes->rx_ctx_bits != 0)
-    return -FI_ENOSYS;
+    return refuse(-FI_ENOSYS, "an address vector is private and synchronous, and has no receive contexts");
   Domain& domain = *object_of<Domain>(fid);
   auto addresses = std::make_unique<Addresses>(domain);
   if (attributes->type == FI_AV_UNSPEC) attributes->type = FI_AV_TABLE;

@@ -54,10 +54,11 @@ Source& Endpoint::source_of(Inbound& from) {
 }
 
 fi_addr_t Endpoint::number_of(Source& source) {
-  const Addresses& addresses = *bound_.addresses;
-  if (source.known_generation != addresses.generation) {
+  Addresses& addresses = *bound_.addresses;
+  const std::uint64_t generation = addresses.generation;
+  if (source.known_generation != generation) {
     source.number = addresses.number_of(source.address);
-    source.known_generation = addresses.generation;
+    source.known_generation = generation;
   }
   return source.number;
 }
@@ -86,6 +87,9 @@ bool Endpoint::take(Inbound& from, const Arrival& arrival) {
       return true;
     case kDone:
       take_done(source, arguments[0], arguments[1]);
+      return true;
+    case kRefused:
+      take_refused(source, arguments[0], arguments[1]);
       return true;
     default:
       // A kind of a later version: the layout's number keeps those apart, so this is a broken peer. Nothing to do.
@@ -246,10 +250,17 @@ bool Endpoint::take_more(Source& source, const Arrival& arrival) {
   fabric::shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
   if (incoming.receives == nullptr) {
     std::byte* const to = registered(incoming.key, incoming.address, incoming.total, FI_REMOTE_WRITE);
-    if (to != nullptr) fabric::shm::copy_bytes(to + offset, arrival.payload, bytes);
+    if (to == nullptr) {
+      // Deregistered meanwhile. What else comes of it finds nobody.
+      refuse_source(source, incoming.handle, FI_EACCES);
+      incoming.wants_done = false;
+      complete(incoming);
+      return true;
+    }
+    fabric::shm::copy_bytes(to + offset, arrival.payload, bytes);
     incoming.received += bytes;
     if (!incoming.whole()) return true;
-    if (to != nullptr) wrote(source, incoming.key, incoming.address, incoming.has_data, incoming.data, incoming.total);
+    if (!incoming.part) wrote(source, incoming.key, incoming.address, incoming.has_data, incoming.data, incoming.total);
     complete(incoming);
     return true;
   }
@@ -281,7 +292,10 @@ void Endpoint::take_answer(const Source& source, const Arrival& arrival) {
 
 void Endpoint::take_grant(const Source& source, std::uint64_t handle) {
   Transfer* const transfer = find_transfer(source, handle);
-  if (transfer == nullptr || transfer->allowed == transfer->total || transfer->kind == kAnswer) return;
+  // Only messages are granted anything: of a read or atomic nothing more may go out.
+  if (transfer == nullptr || transfer->allowed == transfer->total ||
+      (transfer->kind != kMessage && transfer->kind != kTagged) || (transfer->flags & kSeveral) == 0)
+    return;
   transfer->allowed = transfer->total;
   Path& path = *transfer->path;
   if (!transfer->queued) {
@@ -295,6 +309,21 @@ void Endpoint::take_done(const Source& source, std::uint64_t handle, std::uint64
   Transfer* const transfer = find_transfer(source, handle);
   if (transfer == nullptr || transfer->queued || transfer->kind == kAnswer) return;
   finish(*transfer, static_cast<int>(error & 0xffff));
+}
+
+/// A write or atomic of ours that its target did not do. Where it is over for the program already, because it was in
+/// the target's ring, an error without a context is all that can be said; silence would be worse.
+void Endpoint::take_refused(const Source& source, std::uint64_t handle, std::uint64_t why) {
+  const int error = (why & kErrorBits) != 0 ? static_cast<int>(why & kErrorBits) : FI_EIO;
+  Transfer* const transfer = find_transfer(source, handle);
+  if (transfer == nullptr) {
+    late_error((why & kWasAtomic) != 0 ? FI_ATOMIC | FI_WRITE : FI_RMA | FI_WRITE, error);
+    return;
+  }
+  if (transfer->kind != kWrite && transfer->kind != kAtomic) return;
+  if (transfer->queued) std::erase(transfer->path->queue, transfer);
+  transfer->queued = false;
+  finish(*transfer, error);
 }
 
 void Endpoint::discard(Incoming& incoming) {
@@ -332,18 +361,25 @@ ssize_t Endpoint::receive(Receives& receives, const Pieces& to, fi_addr_t named_
   receive.used = 0;
   receive.active = 0;
   receives.posted.push(receive);
-  for (Incoming* incoming = receives.unexpected.first(); incoming != nullptr;) {
-    Incoming& candidate = *incoming;
-    incoming = incoming->next;
-    if (candidate.claimed || !Receives::matches(receive, candidate.tag, number_of(*candidate.source))) continue;
-    const bool once = !receive.multi;
-    receives.unexpected.remove(candidate);
-    give(candidate, receive);
-    const bool over = receive.finished;
-    hand_over(candidate);
-    if (once || over) break;
-  }
+  if (!receives.unexpected.empty()) [[unlikely]]
+    take_unexpected(receives, receive);
   return 0;
+}
+
+/// Messages that came before their receive.
+void Endpoint::take_unexpected(Receives& receives, Receive& receive) {
+  bool goes_on = true;
+  while (goes_on) {
+    Incoming* const found = receives.oldest_for(receive, [&](const Incoming& incoming) {
+      return Receives::matches(receive, incoming.tag, number_of(*incoming.source));
+    });
+    if (found == nullptr) return;
+    receives.unexpected.remove(*found);
+    give(*found, receive);
+    // After this a receive that takes no more may be gone.
+    goes_on = receive.multi && !receive.finished;
+    hand_over(*found);
+  }
 }
 
 /// What was held goes to the receive that was just found for it.
@@ -368,31 +404,35 @@ void Endpoint::claim_or_peek(Receives& receives, const Pieces& to, fi_addr_t fro
   wanted.from = from;
   wanted.context = context;
   const bool peek = (flags & FI_PEEK) != 0;
-  Incoming* found = receives.unexpected.first();
-  while (found != nullptr && (peek ? found->claimed || !Receives::matches(wanted, found->tag, number_of(*found->source))
-                                   : !found->claimed || found->claimed_by != context))
-    found = found->next;
+  Incoming* found = nullptr;
+  if (peek) {
+    found = receives.oldest_for(wanted, [&](const Incoming& incoming) {
+      return Receives::matches(wanted, incoming.tag, number_of(*incoming.source));
+    });
+  } else if (const auto it = receives.claimed.find(context); it != receives.claimed.end()) {
+    found = it->second;
+    receives.claimed.erase(it);
+  }
   if (found == nullptr) {
     fail_receive(wanted, FI_ENOMSG, receives.operation);
     return;
   }
+  // What is claimed has left the others: no receive finds it but its own.
+  if (peek && (flags & (FI_DISCARD | FI_CLAIM)) != 0) receives.unexpected.remove(*found);
   if (peek || (flags & FI_DISCARD) != 0) {
     if (bound_.receive != nullptr)
       bound_.receive->push({context, receives.operation | (found->has_data ? FI_REMOTE_CQ_DATA : 0), found->total,
                             nullptr, found->data, found->tag, number_of(*found->source)});
     if ((flags & FI_DISCARD) != 0) {
-      receives.unexpected.remove(*found);
       discard(*found);
     } else if ((flags & FI_CLAIM) != 0) {
-      found->claimed = true;
-      found->claimed_by = context;
+      receives.claimed.emplace(context, found);
     }
     return;
   }
   Receive& receive = pool_.receives.take();
   receive = wanted;
   receive.completes = true;
-  receives.unexpected.remove(*found);
   found->receive = &receive;
   hand_over(*found);
 }

@@ -63,7 +63,6 @@ int set_errors(fid_cntr* fid, std::uint64_t value) {
 
 int wait_value(fid_cntr* fid, std::uint64_t threshold, int timeout) {
   auto* counter = object_of<Counter>(fid);
-  if (counter->watch.waiting.kind() == FI_WAIT_NONE) return -FI_EOPNOTSUPP;
   const Until until(timeout);
   const std::uint64_t errors_before = counter->errors.load(std::memory_order_acquire);
   for (int pass = 0;; ++pass) {

@@ -1,26 +1,69 @@
 #include "domain.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
 #include "counter.hpp"
+#include "endpoint.hpp"
 #include "events.hpp"
 #include "fabric/shm/object.hpp"
 #include "info.hpp"
+#include "log.hpp"
 #include "queue.hpp"
 
 namespace railyard::provider {
 
+namespace {
+
+/// Threads that share no completion queue or counter share no endpoint either, so nothing here, but the tables. A
+/// counter of a registration is different: it moves on all endpoints.
+bool needs_lock(const fi_info& info) {
+  const fi_threading threading = info.domain_attr->threading;
+  return threading != FI_THREAD_DOMAIN && (threading != FI_THREAD_COMPLETION || (info.caps & FI_RMA_EVENT) != 0);
+}
+
+}  // namespace
+
 Domain::Domain(Fabric& owner, const fi_info& info)
     : fabric(owner),
-      lock(info.domain_attr->threading != FI_THREAD_DOMAIN),
-      registrations(plain_registration_mode(info.domain_attr->mr_mode)) {}
+      lock(needs_lock(info)),
+      tables(info.domain_attr->threading == FI_THREAD_COMPLETION),
+      registrations(plain_registration_mode(info.domain_attr->mr_mode),
+                    info.domain_attr->threading == FI_THREAD_COMPLETION) {}
+
+void Domain::watch_all(Watch& watch) {
+  Guard guard(tables);
+  watches_.push_back(&watch);
+  for (Endpoint* endpoint : endpoints_) watch.add(*endpoint);
+}
+void Domain::unwatch_all(Watch& watch) {
+  Guard guard(tables);
+  watches_.erase(std::find(watches_.begin(), watches_.end(), &watch));
+  if (std::find(watches_.begin(), watches_.end(), &watch) != watches_.end()) return;
+  for (Endpoint* endpoint : endpoints_)
+    if (!endpoint->watched_by(watch)) watch.remove(*endpoint);
+}
+void Domain::joined(Endpoint& endpoint) {
+  Guard guard(tables);
+  endpoints_.push_back(&endpoint);
+  for (Watch* watch : watches_) watch->add(endpoint);
+}
+void Domain::leaves(Endpoint& endpoint) {
+  Guard guard(tables);
+  for (Watch* watch : watches_) watch->remove(endpoint);
+  std::erase(endpoints_, &endpoint);
+}
 
 namespace {
 
 int close_domain(fid* fid) {
   auto* domain = object_of<Domain>(fid);
-  if (!domain->references.none()) return -FI_EBUSY;
+  if (!domain->references.none())
+    return refuse(-FI_EBUSY,
+                  "fi_close: the domain still has endpoints, queues, counters, address vectors or registrations");
   domain->fabric.references.drop();
   delete domain;
   return 0;
@@ -29,7 +72,8 @@ int close_domain(fid* fid) {
 int bind_domain(fid*, fid* to, std::uint64_t) { return to->fclass == FI_CLASS_EQ ? 0 : -FI_EINVAL; }
 
 int endpoint_with_flags(fid_domain* domain, fi_info* info, fid_ep** endpoint, std::uint64_t flags, void* context) {
-  return flags == 0 ? open_endpoint(domain, info, endpoint, context) : -FI_EBADFLAGS;
+  if (flags != 0) return refuse(-FI_EBADFLAGS, fmt::format("fi_endpoint2: flags {:#x} are not offered", flags));
+  return open_endpoint(domain, info, endpoint, context);
 }
 
 fi_ops domain_fid_calls{sizeof(fi_ops),
@@ -45,7 +89,7 @@ fi_ops_domain domain_calls{sizeof(fi_ops_domain),
                            open_endpoint,
                            not_offered<&fi_ops_domain::scalable_ep>,
                            open_counter,
-                           not_offered<&fi_ops_domain::poll_open>,
+                           open_poll_set,
                            not_offered<&fi_ops_domain::stx_ctx>,
                            not_offered<&fi_ops_domain::srx_ctx>,
                            query_atomic,
@@ -53,8 +97,11 @@ fi_ops_domain domain_calls{sizeof(fi_ops_domain),
                            endpoint_with_flags};
 
 int open_domain(fid_fabric* fid, fi_info* info, fid_domain** result, void* context) {
-  if (info == nullptr || info->domain_attr == nullptr) return -FI_EINVAL;
-  if (info->domain_attr->name != nullptr && std::strcmp(info->domain_attr->name, kProviderName) != 0) return -FI_EINVAL;
+  if (info == nullptr || info->domain_attr == nullptr)
+    return refuse(-FI_EINVAL, "fi_domain needs the fi_info that fi_getinfo answered, with its domain_attr");
+  if (info->domain_attr->name != nullptr && std::strcmp(info->domain_attr->name, kProviderName) != 0)
+    return refuse(-FI_EINVAL,
+                  fmt::format("there is no domain '{}' here, only '{}'", info->domain_attr->name, kProviderName));
   Fabric& fabric = *object_of<Fabric>(fid);
   fabric::shm::remove_dead_objects(fabric::shm::kDefaultDirectory);
   auto domain = std::make_unique<Domain>(fabric, *info);
@@ -68,12 +115,13 @@ int open_domain(fid_fabric* fid, fi_info* info, fid_domain** result, void* conte
   return 0;
 }
 int domain_with_flags(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uint64_t flags, void* context) {
-  return flags == 0 ? open_domain(fabric, info, domain, context) : -FI_EBADFLAGS;
+  if (flags != 0) return refuse(-FI_EBADFLAGS, fmt::format("fi_domain2: flags {:#x} are not offered", flags));
+  return open_domain(fabric, info, domain, context);
 }
 
 int close_fabric(fid* fid) {
   auto* fabric = object_of<Fabric>(fid);
-  if (!fabric->references.none()) return -FI_EBUSY;
+  if (!fabric->references.none()) return refuse(-FI_EBUSY, "fi_close: the fabric still has domains or event queues");
   delete fabric;
   return 0;
 }
@@ -128,7 +176,7 @@ int try_wait(fid_fabric*, fid** fids, int count) {
         break;
       }
       default:
-        return -FI_EINVAL;
+        return refuse(-FI_EINVAL, "fi_trywait takes completion queues, counters and event queues");
     }
     if (!ready) return -FI_EAGAIN;
   }

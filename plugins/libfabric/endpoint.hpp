@@ -36,15 +36,24 @@ inline constexpr std::uint64_t kQuiet = std::uint64_t{1} << 63;
 struct Path {
   struct Control {
     Kind kind;
-    std::uint64_t handle;
-    std::uint64_t value;
+    std::uint8_t flags;
+    std::array<std::uint64_t, 2> arguments;
+    std::array<std::uint64_t, 2> more;
   };
   Outbound* out = nullptr;
   std::deque<Transfer*> queue;   ///< in order; the first one is being sent
-  std::deque<Control> controls;  ///< answers, ahead of the queue
+  std::deque<Control> controls;  ///< answers, and reads of several places, ahead of the queue
   bool listed = false;           ///< among the busy ones
 
   bool idle() const { return queue.empty() && controls.empty(); }
+  /// Something waits: nothing may overtake it. (What is not listed is idle.)
+  bool blocked() const { return listed && !idle(); }
+};
+
+/// A write or read of several places: one operation to the program, a transfer for each place.
+struct Group {
+  std::size_t left = 0;  ///< transfers that are not over
+  int error = 0;         ///< of the first that failed
 };
 
 /// One operation that did not end with its call. Found again by its handle in the peer's answers.
@@ -63,12 +72,14 @@ struct Transfer {
   std::size_t received = 0;  ///< of a read or fetch
   std::array<std::uint64_t, 2> arguments{};
   std::uint64_t data = 0;
+  std::uint64_t announced = 0;      ///< the handle that its first record named
   std::uint64_t remote_handle = 0;  ///< of an answer
   std::uint64_t key = 0;            ///< of an answer out of registered memory
   std::uint64_t address = 0;
   void* context = nullptr;
   std::uint64_t operation = 0;  ///< completion flags: FI_SEND | FI_TAGGED, ...
   Counter* counter = nullptr;
+  std::shared_ptr<Group> group;  ///< what it is a part of
 };
 
 /// Options of one send, write or atomic, from whichever call.
@@ -118,10 +129,13 @@ class Endpoint final : private fabric::shm::Listener {
 
   // Sending.
   ssize_t send(const Order& order, const Pieces& from);
-  /// `send` of a message that fits in a record's line: no dispatch, no order, nothing but the line.
-  ssize_t send_short(Kind kind, std::uint64_t operation, const void* from, std::size_t bytes, fi_addr_t to,
-                     std::uint64_t tag, void* context, std::uint64_t flags);
+  /// `send` of one buffer, without remote data or an answer: most of all messages.
+  ssize_t send_buffer(Kind kind, std::uint64_t operation, const void* from, std::size_t bytes, fi_addr_t to,
+                      std::uint64_t tag, void* context, std::uint64_t flags);
   ssize_t read(const Order& order, const Pieces& to);
+  /// A write or read whose remote side is in several pieces.
+  ssize_t write_places(const Order& order, const Pieces& from, const fi_rma_iov* places, std::size_t count);
+  ssize_t read_places(const Order& order, const Pieces& to, const fi_rma_iov* places, std::size_t count);
   ssize_t atomic(const Order& order, const AtomicOrder& how, const Pieces& operands);
 
   // Receiving.
@@ -135,6 +149,8 @@ class Endpoint final : private fabric::shm::Listener {
   int bell() const { return core_ ? core_->bell() : -1; }
   bool fall_asleep();
   void wake_up();
+  /// Whether one of its own queues or counters has this watch.
+  bool watched_by(const Watch& watch) const;
 
  private:
   /// What the program's pointer points to: the fid first, then the way back to the object.
@@ -162,7 +178,7 @@ class Endpoint final : private fabric::shm::Listener {
   void lost(Outbound& to) override;
   void lose(Path& path);
   void abort(Incoming& incoming);
-  void bind_counter(Counter& counter, std::uint64_t flags);
+  int bind_counter(Counter& counter, std::uint64_t flags);
   std::vector<Watch*> watches() const;
 
   // transmit.cc
@@ -177,10 +193,24 @@ class Endpoint final : private fabric::shm::Listener {
   Counter* counter_of(std::uint64_t operation) const;
   ssize_t send_in_first_line(Path& path, const Order& order, const Pieces& from);
   ssize_t send_in_one_record(Path& path, const Order& order, const Pieces& from);
+  ssize_t send_cut(Path& path, Kind kind, std::uint64_t operation, const std::byte* from, std::size_t bytes,
+                   std::uint64_t tag, void* context, std::uint64_t flags);
+  /// A send ended with its call.
+  void sent(std::uint64_t operation, void* context, std::uint64_t flags) {
+    if (bound_.transmit != nullptr && (flags & kQuiet) == 0 &&
+        (!bound_.transmit_selective || (flags & FI_COMPLETION) != 0))
+      bound_.transmit->push({context, operation});
+    if (bound_.send != nullptr) bound_.send->add(1);
+  }
   ssize_t send_in_several(Path& path, const Order& order, const Pieces& from);
   Transfer* new_transfer(Path& path, const Order& order, const Pieces& pieces);
   Transfer* find_transfer(const Source& source, std::uint64_t handle);
+  Transfer& new_part(Path& path, const Order& order, const Pieces& pieces, const fi_rma_iov& place,
+                     const std::shared_ptr<Group>& group);
+  Path* path_for_parts(const Order& order, std::size_t count, ssize_t& code);
   void free_transfer(Transfer& transfer);
+  void late_error(std::uint64_t operation, int error);
+  void refuse_source(Source& source, std::uint64_t handle, std::uint64_t why);
   void finish(Transfer& transfer, int error);
   void sent_all(Transfer& transfer);
   void pump(Path& path);
@@ -200,6 +230,7 @@ class Endpoint final : private fabric::shm::Listener {
   bool take_more(Source& source, const Arrival& arrival);
   void take_answer(const Source& source, const Arrival& arrival);
   void take_grant(const Source& source, std::uint64_t handle);
+  void take_refused(const Source& source, std::uint64_t handle, std::uint64_t why);
   void take_done(const Source& source, std::uint64_t handle, std::uint64_t error);
   void give(Incoming& incoming, Receive& receive);
   void continue_incoming(Incoming& incoming);
@@ -209,6 +240,7 @@ class Endpoint final : private fabric::shm::Listener {
   void fail_receive(Receive& receive, int error, std::uint64_t operation);
   void claim_or_peek(Receives& receives, const Pieces& to, fi_addr_t from, std::uint64_t tag, std::uint64_t ignore,
                      void* context, std::uint64_t flags);
+  void take_unexpected(Receives& receives, Receive& receive);
   void hand_over(Incoming& incoming);
   void discard(Incoming& incoming);
 
@@ -241,6 +273,7 @@ class Endpoint final : private fabric::shm::Listener {
   std::vector<std::unique_ptr<Transfer>> transfers_;
   std::vector<std::uint32_t> free_transfers_;
   std::size_t transfers_in_use_ = 0;
+  std::uint64_t cut_messages_ = 0;
 
   std::vector<std::unique_ptr<Source>> sources_;
   ReceivePool pool_;
@@ -255,21 +288,31 @@ inline Path* Endpoint::path_to(fi_addr_t number, ssize_t& code) {
   return open_path(number, code);
 }
 
-inline ssize_t Endpoint::send_short(Kind kind, std::uint64_t operation, const void* from, std::size_t bytes,
-                                    fi_addr_t to, std::uint64_t tag, void* context, std::uint64_t flags) {
+inline ssize_t Endpoint::send_buffer(Kind kind, std::uint64_t operation, const void* from, std::size_t bytes,
+                                     fi_addr_t to, std::uint64_t tag, void* context, std::uint64_t flags) {
   ssize_t code = 0;
   Path* const path = path_to(to, code);
   if (path == nullptr) [[unlikely]]
     return code;
-  Record* const record = path->idle() ? path->out->reserve_line() : nullptr;
-  if (record == nullptr) return -FI_EAGAIN;
-  record->arguments = {tag, 0};
-  fabric::shm::copy_bytes(record->payload.data(), static_cast<const std::byte*>(from), bytes);
-  path->out->publish({.bytes = static_cast<std::uint32_t>(bytes), .kind = kind, .flags = Word::kInFirst});
-  if (bound_.transmit != nullptr && (flags & kQuiet) == 0 &&
-      (!bound_.transmit_selective || (flags & FI_COMPLETION) != 0))
-    bound_.transmit->push({context, operation});
-  if (bound_.send != nullptr) bound_.send->add(1);
+  if (path->blocked()) return -FI_EAGAIN;
+  const auto* const source = static_cast<const std::byte*>(from);
+  Word word{.bytes = static_cast<std::uint32_t>(bytes), .kind = kind};
+  if (bytes <= Record::kShort) {
+    Record* const record = path->out->reserve_line();
+    if (record == nullptr) return -FI_EAGAIN;
+    record->arguments = {tag, 0};
+    fabric::shm::copy_bytes(record->payload.data(), source, bytes);
+    word.flags = Word::kInFirst;
+  } else {
+    if (bytes > kPiece) return send_cut(*path, kind, operation, source, bytes, tag, context, flags);
+    const auto [record, payload] = path->out->reserve(bytes);
+    if (record == nullptr) return -FI_EAGAIN;
+    // The record last, all at once: the consumer is watching its line and would take it back in between.
+    path->out->write(payload, source, bytes);
+    record->arguments = {tag, 0};
+  }
+  path->out->publish(word);
+  sent(operation, context, flags);
   return 0;
 }
 

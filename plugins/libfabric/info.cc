@@ -1,7 +1,6 @@
 #include "info.hpp"
 
-#include <rdma/providers/fi_log.h>
-#include <rdma/providers/fi_prov.h>
+#include <fmt/format.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +8,7 @@
 
 #include "addresses.hpp"
 #include "domain.hpp"
+#include "log.hpp"
 
 namespace railyard::provider {
 
@@ -52,44 +52,88 @@ char* duplicate(const std::string& text) { return ::strdup(text.c_str()); }
 bool within(std::uint64_t wanted, std::uint64_t offered) { return (wanted & ~offered) == 0; }
 bool named(const char* wanted) { return wanted == nullptr || std::strcmp(wanted, kProviderName) == 0; }
 
+/// One thing the hints ask for. Says so where it cannot be had: fi_getinfo itself only knows "no".
+bool can(bool good, const char* what, std::uint64_t asked, std::uint64_t offered) {
+  if (!good) tell(fmt::format("hints ask for {} {:#x}; offered is {:#x}", what, asked, offered));
+  return good;
+}
+bool has_bits(const char* what, std::uint64_t asked, std::uint64_t offered) {
+  return can(within(asked, offered), what, asked, offered);
+}
+bool at_most(const char* what, std::uint64_t asked, std::uint64_t offered) {
+  return can(asked <= offered, what, asked, offered);
+}
+bool is_ours(const char* what, const char* asked) {
+  if (named(asked)) return true;
+  tell(fmt::format("hints ask for the {} '{}'; this is '{}'", what, asked, kProviderName));
+  return false;
+}
+
 bool endpoint_fits(const fi_ep_attr* wanted) {
   if (wanted == nullptr) return true;
-  return (wanted->type == FI_EP_UNSPEC || wanted->type == FI_EP_RDM) && wanted->protocol == FI_PROTO_UNSPEC &&
-         wanted->protocol_version <= 1 && wanted->msg_prefix_size == 0 && wanted->tx_ctx_cnt <= 1 &&
-         wanted->rx_ctx_cnt <= 1 && wanted->auth_key_size == 0;
+  return can(wanted->type == FI_EP_UNSPEC || wanted->type == FI_EP_RDM, "ep_attr->type",
+             static_cast<std::uint64_t>(wanted->type), FI_EP_RDM) &&
+         can(wanted->protocol == FI_PROTO_UNSPEC, "ep_attr->protocol", wanted->protocol, FI_PROTO_UNSPEC) &&
+         at_most("ep_attr->protocol_version", wanted->protocol_version, 1) &&
+         at_most("ep_attr->msg_prefix_size", wanted->msg_prefix_size, 0) &&
+         at_most("ep_attr->tx_ctx_cnt", wanted->tx_ctx_cnt, 1) &&
+         at_most("ep_attr->rx_ctx_cnt", wanted->rx_ctx_cnt, 1) &&
+         at_most("ep_attr->auth_key_size", wanted->auth_key_size, 0);
 }
 
 bool transmit_fits(const fi_tx_attr* wanted) {
   if (wanted == nullptr) return true;
-  return within(wanted->caps, kTransmitCaps | kDomainCaps) && within(wanted->op_flags, kTransmitFlags) &&
-         within(wanted->msg_order, kOrders) && wanted->comp_order == kNoOrder && wanted->inject_size <= kInjectBytes &&
-         wanted->size <= kTransmits && wanted->iov_limit <= kMostPieces && wanted->rma_iov_limit <= 1;
+  return has_bits("tx_attr->caps", wanted->caps, kTransmitCaps | kDomainCaps) &&
+         has_bits("tx_attr->op_flags", wanted->op_flags, kTransmitFlags) &&
+         has_bits("tx_attr->msg_order", wanted->msg_order, kOrders) &&
+         has_bits("tx_attr->comp_order", wanted->comp_order, kNoOrder) &&
+         at_most("tx_attr->inject_size", wanted->inject_size, kInjectBytes) &&
+         at_most("tx_attr->size", wanted->size, kTransmits) &&
+         at_most("tx_attr->iov_limit", wanted->iov_limit, kMostPieces) &&
+         at_most("tx_attr->rma_iov_limit", wanted->rma_iov_limit, kMostRemotePieces);
 }
 
 bool receive_fits(const fi_rx_attr* wanted) {
   if (wanted == nullptr) return true;
-  return within(wanted->caps, kReceiveCaps | kDomainCaps) && within(wanted->op_flags, kReceiveFlags) &&
-         within(wanted->msg_order, kOrders) && wanted->comp_order == kNoOrder && wanted->size <= kReceives &&
-         wanted->iov_limit <= kMostPieces && wanted->total_buffered_recv == 0;
+  return has_bits("rx_attr->caps", wanted->caps, kReceiveCaps | kDomainCaps) &&
+         has_bits("rx_attr->op_flags", wanted->op_flags, kReceiveFlags) &&
+         has_bits("rx_attr->msg_order", wanted->msg_order, kOrders) &&
+         has_bits("rx_attr->comp_order", wanted->comp_order, kNoOrder) &&
+         at_most("rx_attr->size", wanted->size, kReceives) &&
+         at_most("rx_attr->iov_limit", wanted->iov_limit, kMostPieces) &&
+         at_most("rx_attr->total_buffered_recv", wanted->total_buffered_recv, 0);
 }
 
 bool domain_fits(const fi_domain_attr* wanted) {
   if (wanted == nullptr) return true;
-  return named(wanted->name) && wanted->data_progress != FI_PROGRESS_AUTO && wanted->cq_data_size <= 8 &&
-         wanted->mr_key_size <= 8 && wanted->mr_iov_limit <= 1 && wanted->cq_cnt <= kManyObjects &&
-         wanted->ep_cnt <= kManyObjects && wanted->cntr_cnt <= kManyObjects && wanted->tx_ctx_cnt <= kManyObjects &&
-         wanted->rx_ctx_cnt <= kManyObjects && wanted->max_ep_tx_ctx <= 1 && wanted->max_ep_rx_ctx <= 1 &&
-         wanted->max_ep_stx_ctx == 0 && wanted->max_ep_srx_ctx == 0 && within(wanted->caps, kDomainCaps) &&
-         wanted->auth_key_size == 0;
+  return is_ours("domain_attr->name", wanted->name) &&
+         can(wanted->data_progress != FI_PROGRESS_AUTO, "domain_attr->data_progress", FI_PROGRESS_AUTO,
+             FI_PROGRESS_MANUAL) &&
+         at_most("domain_attr->cq_data_size", wanted->cq_data_size, 8) &&
+         at_most("domain_attr->mr_key_size", wanted->mr_key_size, 8) &&
+         at_most("domain_attr->mr_iov_limit", wanted->mr_iov_limit, 1) &&
+         at_most("domain_attr->cq_cnt", wanted->cq_cnt, kManyObjects) &&
+         at_most("domain_attr->ep_cnt", wanted->ep_cnt, kManyObjects) &&
+         at_most("domain_attr->cntr_cnt", wanted->cntr_cnt, kManyObjects) &&
+         at_most("domain_attr->tx_ctx_cnt", wanted->tx_ctx_cnt, kManyObjects) &&
+         at_most("domain_attr->rx_ctx_cnt", wanted->rx_ctx_cnt, kManyObjects) &&
+         at_most("domain_attr->max_ep_tx_ctx", wanted->max_ep_tx_ctx, 1) &&
+         at_most("domain_attr->max_ep_rx_ctx", wanted->max_ep_rx_ctx, 1) &&
+         at_most("domain_attr->max_ep_stx_ctx", wanted->max_ep_stx_ctx, 0) &&
+         at_most("domain_attr->max_ep_srx_ctx", wanted->max_ep_srx_ctx, 0) &&
+         has_bits("domain_attr->caps", wanted->caps, kDomainCaps) &&
+         at_most("domain_attr->auth_key_size", wanted->auth_key_size, 0);
 }
 
 bool fits(const fi_info* hints) {
   if (hints == nullptr) return true;
   const bool address = hints->addr_format == FI_FORMAT_UNSPEC || hints->addr_format == FI_ADDR_STR;
   const fi_fabric_attr* fabric = hints->fabric_attr;
-  return address && within(hints->caps, kCaps) && endpoint_fits(hints->ep_attr) && transmit_fits(hints->tx_attr) &&
-         receive_fits(hints->rx_attr) && domain_fits(hints->domain_attr) &&
-         (fabric == nullptr || (named(fabric->name) && named(fabric->prov_name)));
+  // Whose provider is asked for comes first: of another's hints there is nothing to say.
+  return (fabric == nullptr || (named(fabric->prov_name) && is_ours("fabric_attr->name", fabric->name))) &&
+         can(address, "addr_format", hints->addr_format, FI_ADDR_STR) && has_bits("caps", hints->caps, kCaps) &&
+         endpoint_fits(hints->ep_attr) && transmit_fits(hints->tx_attr) && receive_fits(hints->rx_attr) &&
+         domain_fits(hints->domain_attr);
 }
 
 /// What is granted of one side's capabilities: what was asked, and the directions that go with it.
@@ -170,7 +214,7 @@ void fill_transmit(fi_tx_attr& to, const fi_info* hints) {
   to.inject_size = chosen(wanted.inject_size, kInjectBytes);
   to.size = chosen(wanted.size, kTransmits / 4);
   to.iov_limit = kMostPieces;
-  to.rma_iov_limit = 1;
+  to.rma_iov_limit = kMostRemotePieces;
   to.tclass = wanted.tclass;
 }
 
@@ -237,12 +281,13 @@ bool fill_addresses(fi_info& info, const char* node, const char* service, std::u
   const bool destination = given && !source;
   info.addr_format = FI_ADDR_STR;
   bool good = true;
-  // Without a name an endpoint has its identity, which it gets when it is enabled.
+  // Without a name an endpoint has its identity, which it gets when it is enabled. So it is with a host's address
+  // alone: several endpoints may be opened with it.
   const std::string unnamed = std::string(kIdentityPrefix) + std::string(32, '0');
   const bool hinted = hints != nullptr && hints->src_addr != nullptr && hints->src_addrlen != 0;
-  if (source) {
+  if (source && (service != nullptr || is_address(node))) {
     good = set_address(info.src_addr, info.src_addrlen, address_text(node, service));
-  } else if (!hinted) {
+  } else if (source || !hinted) {
     good = set_address(info.src_addr, info.src_addrlen, unnamed);
   }
   if (destination) good = set_address(info.dest_addr, info.dest_addrlen, address_text(node, service));
@@ -265,6 +310,10 @@ int get_info(std::uint32_t version, const char* node, const char* service, std::
              fi_info** result) {
   *result = nullptr;
   if (!fits(hints)) return -FI_ENODATA;
+  if (node != nullptr && (flags & FI_SOURCE) == 0 && !is_here(node, service)) {
+    tell(fmt::format("'{}' is no address of this host, and nobody here goes by that name", node));
+    return -FI_ENODATA;
+  }
   auto* info = allocate<fi_info>();
   if (info == nullptr) return -FI_ENOMEM;
   if (!allocate_all(*info) || !fill_addresses(*info, node, service, flags, hints)) {

@@ -37,11 +37,11 @@ inline ssize_t send_buffer(fid_ep* fid, bool with_tag, const void* buffer, std::
                            std::uint64_t tag, void* context, std::uint64_t extra) {
   Endpoint& endpoint = Endpoint::of(fid);
   const std::uint64_t flags = endpoint.transmit_flags | extra;
-  if (bytes > Record::kShort || ((flags & kNeedsDone) != 0 && (flags & kQuiet) == 0))
+  if ((flags & kNeedsDone) != 0 && (flags & kQuiet) == 0) [[unlikely]]
     return send(fid, with_tag, Pieces(buffer, bytes), to, tag, 0, context, extra);
   Guard guard(endpoint.domain.lock);
-  return endpoint.send_short(with_tag ? kTagged : kMessage, with_tag ? kTaggedOperation : kMessageOperation, buffer,
-                             bytes, to, tag, context, flags);
+  return endpoint.send_buffer(with_tag ? kTagged : kMessage, with_tag ? kTaggedOperation : kMessageOperation, buffer,
+                              bytes, to, tag, context, flags);
 }
 
 template <typename Message>

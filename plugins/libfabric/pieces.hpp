@@ -17,7 +17,8 @@ struct Pieces {
   std::size_t count = 0;
   std::size_t bytes = 0;
 
-  Pieces() {}  // NOLINT(modernize-use-equals-default): leaves `list` alone, a short message is felt to take it along
+  /// The first only: a short message is felt to take the others along.
+  Pieces() { list[0] = {}; }
   Pieces(const Pieces& other) { *this = other; }
   Pieces& operator=(const Pieces& other) {
     count = other.count;
@@ -36,6 +37,15 @@ struct Pieces {
     }
   }
 
+  /// [offset, offset + length) of these, which hold it.
+  Pieces slice(std::size_t offset, std::size_t length) const {
+    Pieces part;
+    walk(offset, length, [&part](std::byte* piece, std::size_t bytes) {
+      part.list[part.count++] = {piece, bytes};
+      part.bytes += bytes;
+    });
+    return part;
+  }
   void* front() const { return count != 0 ? list[0].iov_base : nullptr; }
 
   /// Copies [offset, offset + length) out of the pieces.

@@ -3,6 +3,7 @@
 
 #include "domain.hpp"
 #include "info.hpp"
+#include "log.hpp"
 
 namespace railyard::provider {
 
@@ -13,9 +14,9 @@ namespace {
 // Programs built for a later libfabric may use it: what they ask is checked in fi_getinfo, not by number.
 constexpr std::uint32_t kNewestInterface = FI_VERSION(2, 6);
 
-fi_provider provider{FI_VERSION(0, 1), kNewestInterface, {}, kProviderName, get_info, open_fabric, [] {}};
-
 }  // namespace
+
+fi_provider provider{FI_VERSION(0, 1), kNewestInterface, {}, kProviderName, get_info, open_fabric, [] {}};
 
 }  // namespace railyard::provider
 

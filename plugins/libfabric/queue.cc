@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "endpoint.hpp"
 
@@ -27,6 +28,26 @@ void Watch::wake_up() {
   for (Endpoint* endpoint : endpoints_) endpoint->wake_up();
 }
 
+namespace {
+
+std::size_t bytes_of(fi_cq_format format) {
+  switch (format) {
+    case FI_CQ_FORMAT_TAGGED:
+      return sizeof(fi_cq_tagged_entry);
+    case FI_CQ_FORMAT_DATA:
+      return sizeof(fi_cq_data_entry);
+    case FI_CQ_FORMAT_MSG:
+      return sizeof(fi_cq_msg_entry);
+    default:
+      return sizeof(fi_cq_entry);
+  }
+}
+
+}  // namespace
+
+Queue::Queue(Domain& owner, fi_cq_format entry_format)
+    : domain(owner), format(entry_format), entry_bytes_(bytes_of(entry_format)) {}
+
 void Queue::grow() {
   std::vector<Completion> larger(ring_.size() * 2);
   for (std::size_t at = head_; at != tail_; ++at) larger[at & (larger.size() - 1)] = ring_[at & (ring_.size() - 1)];
@@ -42,13 +63,19 @@ void Queue::push_error(const fi_cq_err_entry& error) {
   errors_.push_back(error);
   Completion place;
   place.flags = kError;
-  push(place);
+  // Never into the program's buffer: what is there is a success.
+  keep(place);
 }
 
 ssize_t Queue::read(void* buffer, std::size_t count, fi_addr_t* sources) {
-  // Who asks for nothing wants progress.
+  into_ = buffer;
+  sources_ = sources;
   if (head_ == tail_ || count == 0) {
+    // Who asks for nothing wants progress.
+    room_ = count;
     watch.progress();
+    const std::size_t done = count - std::exchange(room_, 0);
+    if (done != 0) return static_cast<ssize_t>(done);
     if (head_ == tail_) return -FI_EAGAIN;
   }
   std::size_t done = 0;
@@ -56,21 +83,7 @@ ssize_t Queue::read(void* buffer, std::size_t count, fi_addr_t* sources) {
     const Completion& from = ring_[head_ & (ring_.size() - 1)];
     if (from.flags == kError) [[unlikely]]
       return done != 0 ? static_cast<ssize_t>(done) : -FI_EAVAIL;
-    switch (format) {
-      case FI_CQ_FORMAT_TAGGED:
-        static_cast<fi_cq_tagged_entry*>(buffer)[done] = {from.context, from.flags, from.bytes,
-                                                          from.buffer,  from.data,  from.tag};
-        break;
-      case FI_CQ_FORMAT_DATA:
-        static_cast<fi_cq_data_entry*>(buffer)[done] = {from.context, from.flags, from.bytes, from.buffer, from.data};
-        break;
-      case FI_CQ_FORMAT_MSG:
-        static_cast<fi_cq_msg_entry*>(buffer)[done] = {from.context, from.flags, from.bytes};
-        break;
-      default:
-        static_cast<fi_cq_entry*>(buffer)[done] = {from.context};
-    }
-    if (sources != nullptr) sources[done] = from.source;
+    put(from);
   }
   return static_cast<ssize_t>(done);
 }

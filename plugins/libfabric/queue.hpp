@@ -39,10 +39,10 @@ class Watch {
 };
 
 struct Queue {
-  Queue(Domain& owner, fi_cq_format entry_format) : domain(owner), format(entry_format) {}
+  Queue(Domain& owner, fi_cq_format entry_format);
   fid_cq fid{};
   Domain& domain;
-  fi_cq_format format;
+  const fi_cq_format format;
   Watch watch;
   References references;
   std::uint32_t idle_reads = 0;  ///< since the last that found something
@@ -51,11 +51,13 @@ struct Queue {
 
   bool empty() const { return head_ == tail_; }
   void push(const Completion& completion) {
-    if (tail_ - head_ == ring_.size()) [[unlikely]]
-      grow();
-    ring_[tail_++ & (ring_.size() - 1)] = completion;
-    if (armed) [[unlikely]]
-      disarm();
+    if (room_ != 0 && head_ == tail_) {
+      // Whoever reads is waiting for it.
+      put(completion);
+      --room_;
+      return;
+    }
+    keep(completion);
   }
   void push_error(const fi_cq_err_entry& error);
   ssize_t read(void* buffer, std::size_t count, fi_addr_t* sources);
@@ -67,7 +69,38 @@ struct Queue {
   static constexpr std::uint64_t kError = ~std::uint64_t{0};
   void grow();
   void disarm();
+  void keep(const Completion& completion) {
+    if (tail_ - head_ == ring_.size()) [[unlikely]]
+      grow();
+    ring_[tail_++ & (ring_.size() - 1)] = completion;
+    if (armed) [[unlikely]]
+      disarm();
+  }
+  /// Into the program's buffer, which has room.
+  void put(const Completion& from) {
+    switch (format) {
+      case FI_CQ_FORMAT_TAGGED:
+        *static_cast<fi_cq_tagged_entry*>(into_) = {from.context, from.flags, from.bytes,
+                                                    from.buffer,  from.data,  from.tag};
+        break;
+      case FI_CQ_FORMAT_DATA:
+        *static_cast<fi_cq_data_entry*>(into_) = {from.context, from.flags, from.bytes, from.buffer, from.data};
+        break;
+      case FI_CQ_FORMAT_MSG:
+        *static_cast<fi_cq_msg_entry*>(into_) = {from.context, from.flags, from.bytes};
+        break;
+      default:
+        *static_cast<fi_cq_entry*>(into_) = {from.context};
+    }
+    into_ = static_cast<std::byte*>(into_) + entry_bytes_;
+    if (sources_ != nullptr) *sources_++ = from.source;
+  }
 
+  // The buffer of the read that is under way.
+  void* into_ = nullptr;
+  fi_addr_t* sources_ = nullptr;
+  std::size_t room_ = 0;
+  const std::size_t entry_bytes_;
   std::vector<Completion> ring_ = std::vector<Completion>(kFirstEntries);
   std::size_t head_ = 0;
   std::size_t tail_ = 0;

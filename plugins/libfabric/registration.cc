@@ -1,21 +1,27 @@
 #include "registration.hpp"
 
+#include <fmt/format.h>
+
 #include "counter.hpp"
 #include "domain.hpp"
+#include "log.hpp"
 
 namespace railyard::provider {
 
 bool Registrations::add(Registration& registration) {
+  Guard guard(lock_);
   return by_key_.emplace(registration.fid.key, &registration).second;
 }
 
 void Registrations::remove(const Registration& registration) {
+  Guard guard(lock_);
   by_key_.erase(registration.fid.key);
   if (last_ == &registration) last_ = nullptr;
 }
 
 Registration* Registrations::find(std::uint64_t key, std::uint64_t address, std::uint64_t bytes, std::uint64_t access,
                                   const struct ::fid* endpoint) {
+  Guard guard(lock_);
   if (last_ == nullptr || last_key_ != key) {
     const auto it = by_key_.find(key);
     if (it == by_key_.end()) return nullptr;
@@ -40,6 +46,10 @@ int close_registration(fid* fid) {
   {
     Guard guard(domain.lock);
     domain.registrations.remove(*registration);
+    if (registration->counter != nullptr) {
+      domain.unwatch_all(registration->counter->watch);
+      registration->counter->references.drop();
+    }
   }
   domain.references.drop();
   delete registration;
@@ -48,23 +58,31 @@ int close_registration(fid* fid) {
 
 int bind_registration(fid* fid, struct fid* to, std::uint64_t flags) {
   auto* registration = object_of<Registration>(fid);
-  if (to->fclass == FI_CLASS_EP && (registration->domain->registrations.mode() & FI_MR_ENDPOINT) != 0) {
-    if (registration->enabled) return -FI_EOPBADSTATE;
+  Domain& domain = *registration->domain;
+  Guard guard(domain.lock);
+  if (to->fclass == FI_CLASS_EP) {
+    if ((domain.registrations.mode() & FI_MR_ENDPOINT) == 0)
+      return refuse(-FI_EINVAL, "fi_mr_bind to an endpoint: FI_MR_ENDPOINT is not in the domain's mr_mode");
+    if (registration->enabled || registration->endpoint != nullptr)
+      return refuse(-FI_EOPBADSTATE, "fi_mr_bind: the registration is bound already");
     registration->endpoint = to;
     return 0;
   }
-  if (to->fclass == FI_CLASS_CNTR && (flags & ~static_cast<std::uint64_t>(FI_REMOTE_WRITE)) == 0) {
-    registration->counter = object_of<Counter>(to);
-    return 0;
-  }
-  return -FI_EINVAL;
+  if (to->fclass != FI_CLASS_CNTR) return refuse(-FI_EINVAL, "fi_mr_bind takes an endpoint or a counter");
+  if (flags != FI_REMOTE_WRITE) return refuse(-FI_EBADFLAGS, "fi_mr_bind of a counter takes FI_REMOTE_WRITE alone");
+  if (registration->counter != nullptr) return refuse(-FI_EINVAL, "fi_mr_bind: the registration has a counter already");
+  registration->counter = object_of<Counter>(to);
+  registration->counter->references.add();
+  domain.watch_all(registration->counter->watch);
+  return 0;
 }
 
 int control_registration(fid* fid, int command, void*) {
   auto* registration = object_of<Registration>(fid);
   if (command != FI_ENABLE) return -FI_ENOSYS;
   const bool needs_endpoint = (registration->domain->registrations.mode() & FI_MR_ENDPOINT) != 0;
-  if (needs_endpoint && registration->endpoint == nullptr) return -FI_EOPBADSTATE;
+  if (needs_endpoint && registration->endpoint == nullptr)
+    return refuse(-FI_EOPBADSTATE, "fi_mr_enable before fi_mr_bind: FI_MR_ENDPOINT is in the domain's mr_mode");
   registration->enabled = true;
   return 0;
 }
@@ -78,10 +96,15 @@ fi_ops registration_fid_calls{sizeof(fi_ops),
                               not_offered<&fi_ops::ops_set>};
 
 int register_attributes(fid* fid, const fi_mr_attr* attributes, std::uint64_t flags, fid_mr** result) {
-  if (fid->fclass != FI_CLASS_DOMAIN || attributes == nullptr || attributes->iov_count != 1) return -FI_EINVAL;
-  if (attributes->iface != FI_HMEM_SYSTEM) return -FI_ENOSYS;
-  if ((attributes->access & ~kAccess) != 0 || (flags & ~static_cast<std::uint64_t>(FI_RMA_EVENT | FI_RMA_PMEM)) != 0)
-    return -FI_EBADFLAGS;
+  if (fid->fclass != FI_CLASS_DOMAIN || attributes == nullptr || attributes->mr_iov == nullptr)
+    return refuse(-FI_EINVAL, "memory is registered with a domain, and has an address");
+  if (attributes->iov_count != 1)
+    return refuse(-FI_EINVAL, fmt::format("a registration of {} pieces: mr_iov_limit is 1", attributes->iov_count));
+  if (attributes->iface != FI_HMEM_SYSTEM) return refuse(-FI_ENOSYS, "only host memory can be registered");
+  if ((attributes->access & ~kAccess) != 0)
+    return refuse(-FI_EBADFLAGS, fmt::format("unknown access {:#x} in a registration", attributes->access & ~kAccess));
+  if ((flags & ~static_cast<std::uint64_t>(FI_RMA_EVENT | FI_RMA_PMEM)) != 0)
+    return refuse(-FI_EBADFLAGS, fmt::format("flags {:#x} of a registration are not offered", flags));
   Domain& domain = *object_of<Domain>(fid);
   const int mode = domain.registrations.mode();
   auto registration = std::make_unique<Registration>();
@@ -98,7 +121,8 @@ int register_attributes(fid* fid, const fi_mr_attr* attributes, std::uint64_t fl
   registration->fid.mem_desc = registration.get();
   Guard guard(domain.lock);
   registration->fid.key = (mode & FI_MR_PROV_KEY) != 0 ? domain.registrations.next_key() : attributes->requested_key;
-  if (!domain.registrations.add(*registration)) return -FI_ENOKEY;
+  if (!domain.registrations.add(*registration))
+    return refuse(-FI_ENOKEY, fmt::format("key {:#x} belongs to another registration", registration->fid.key));
   domain.references.add();
   *result = &registration.release()->fid;
   return 0;

@@ -27,7 +27,8 @@ struct Registration {
 
 class Registrations {
  public:
-  explicit Registrations(int mode) : mode_(mode) {}
+  /// `shared`: endpoints look in here from several threads at once.
+  Registrations(int mode, bool shared) : mode_(mode), lock_(shared) {}
   int mode() const { return mode_; }
 
   /// Takes it in under its key; false when the key is taken.
@@ -40,6 +41,7 @@ class Registrations {
 
  private:
   int mode_;
+  Lock lock_;
   std::uint64_t next_key_ = 1;
   std::unordered_map<std::uint64_t, Registration*> by_key_;
   std::uint64_t last_key_ = 0;

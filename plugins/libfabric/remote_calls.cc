@@ -1,6 +1,9 @@
 /// The tables of calls for remote memory and atomics.
+#include <fmt/format.h>
+
 #include "atomics.hpp"
 #include "endpoint.hpp"
+#include "log.hpp"
 
 namespace railyard::provider {
 
@@ -47,8 +50,32 @@ ssize_t read_pieces(fid_ep* fid, const iovec* pieces, void**, std::size_t count,
   if (count > kMostPieces) return -FI_EINVAL;
   return read(fid, Pieces(pieces, count), from, address, key, context, nullptr);
 }
+/// Checks the pieces of both sides; 0, or why not.
+int check_places(const fi_msg_rma& message) {
+  if (message.iov_count > kMostPieces)
+    return refuse(-FI_EINVAL, fmt::format("{} local pieces: iov_limit is {}", message.iov_count, kMostPieces));
+  if (message.rma_iov_count == 0 || message.rma_iov_count > kMostRemotePieces)
+    return refuse(-FI_EINVAL,
+                  fmt::format("{} remote pieces: rma_iov_limit is {}", message.rma_iov_count, kMostRemotePieces));
+  std::size_t remote = 0;
+  for (std::size_t index = 0; index < message.rma_iov_count; ++index) remote += message.rma_iov[index].len;
+  const std::size_t local = Pieces(message.msg_iov, message.iov_count).bytes;
+  // With one piece the local length counts, whatever its `len` says: so it is in the calls without a message.
+  if (message.rma_iov_count > 1 && remote != local)
+    return refuse(-FI_EINVAL, fmt::format("{} bytes here, {} there: they must be the same", local, remote));
+  return 0;
+}
+
 ssize_t read_message(fid_ep* fid, const fi_msg_rma* message, std::uint64_t flags) {
-  if (message->iov_count > kMostPieces || message->rma_iov_count != 1) return -FI_EINVAL;
+  if (const int code = check_places(*message); code != 0) return code;
+  const Pieces to(message->msg_iov, message->iov_count);
+  if (message->rma_iov_count > 1 && to.bytes != 0) {
+    Endpoint& endpoint = Endpoint::of(fid);
+    Guard guard(endpoint.domain.lock);
+    Order order = order_for(endpoint, kRead, FI_RMA | FI_READ, message->addr, 0, 0, message->context);
+    order.flags = flags & FI_COMPLETION;
+    return endpoint.read_places(order, to, message->rma_iov, message->rma_iov_count);
+  }
   return read(fid, Pieces(message->msg_iov, message->iov_count), message->addr, message->rma_iov[0].addr,
               message->rma_iov[0].key, message->context, &flags);
 }
@@ -62,7 +89,7 @@ ssize_t write_pieces(fid_ep* fid, const iovec* pieces, void**, std::size_t count
   return write(fid, Pieces(pieces, count), to, address, key, context, 0, 0);
 }
 ssize_t write_message(fid_ep* fid, const fi_msg_rma* message, std::uint64_t flags) {
-  if (message->iov_count > kMostPieces || message->rma_iov_count != 1) return -FI_EINVAL;
+  if (const int code = check_places(*message); code != 0) return code;
   const Pieces from(message->msg_iov, message->iov_count);
   if ((flags & FI_INJECT) != 0 && from.bytes > kInjectBytes) return -FI_EMSGSIZE;
   Endpoint& endpoint = Endpoint::of(fid);
@@ -71,6 +98,8 @@ ssize_t write_message(fid_ep* fid, const fi_msg_rma* message, std::uint64_t flag
                           message->rma_iov[0].key, message->context);
   order.flags = flags;
   order.data = message->data;
+  if (message->rma_iov_count > 1 && from.bytes != 0)
+    return endpoint.write_places(order, from, message->rma_iov, message->rma_iov_count);
   return endpoint.send(order, from);
 }
 ssize_t inject_write(fid_ep* fid, const void* buffer, std::size_t bytes, fi_addr_t to, std::uint64_t address,

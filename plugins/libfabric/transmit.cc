@@ -1,8 +1,11 @@
 /// Sending: one line, one record, or several.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "endpoint.hpp"
+#include "log.hpp"
 
 namespace railyard::provider {
 
@@ -46,16 +49,16 @@ ssize_t code_of(Status status) {
 
 Path* Endpoint::open_path(fi_addr_t number, ssize_t& code) {
   Addresses& addresses = *bound_.addresses;
-  if (addresses.generation != known_generation_) {
+  if (const std::uint64_t generation = addresses.generation; generation != known_generation_) {
     by_number_.clear();
-    known_generation_ = addresses.generation;
+    known_generation_ = generation;
   }
-  if (number >= addresses.entries.size() || addresses.entries[number].empty()) {
-    code = -FI_EINVAL;
+  const std::string address = addresses.address_of(number);
+  if (address.empty()) {
+    code = refuse(-FI_EINVAL, fmt::format("{} is not in the address vector: fi_av_insert answers numbers", number));
     return nullptr;
   }
-  by_number_.resize(addresses.entries.size());
-  const std::string& address = addresses.entries[number];
+  if (by_number_.size() <= number) by_number_.resize(number + 1);
   if (const auto it = by_address_.find(address); it != by_address_.end()) {
     if (!it->second->out->gone()) return by_number_[number] = it->second;
     // `lost` clears this away once everything from there has been handled; then a new one may be found.
@@ -125,7 +128,7 @@ ssize_t Endpoint::send(const Order& order, const Pieces& from) {
 }
 
 ssize_t Endpoint::send_in_first_line(Path& path, const Order& order, const Pieces& from) {
-  Record* const record = path.idle() ? path.out->reserve_line() : nullptr;
+  Record* const record = path.blocked() ? nullptr : path.out->reserve_line();
   if (record == nullptr) return -FI_EAGAIN;
   record->arguments = order.arguments;
   if (from.count == 1) {
@@ -144,7 +147,7 @@ ssize_t Endpoint::send_in_first_line(Path& path, const Order& order, const Piece
 ssize_t Endpoint::send_in_one_record(Path& path, const Order& order, const Pieces& from) {
   const bool wants_done = (order.flags & kNeedsDone) != 0 && (order.flags & kQuiet) == 0;
   if (wants_done && transfers_in_use_ >= kTransmits) return -FI_EAGAIN;
-  const auto [record, payload] = path.idle() ? path.out->reserve(from.bytes) : Reservation{};
+  const auto [record, payload] = path.blocked() ? Reservation{} : path.out->reserve(from.bytes);
   if (record == nullptr) return -FI_EAGAIN;
   // The record last, all at once: the consumer is watching its line and would take it back in between.
   gather(*path.out, from, 0, payload, from.bytes);
@@ -160,6 +163,54 @@ ssize_t Endpoint::send_in_one_record(Path& path, const Order& order, const Piece
   }
   path.out->publish({.bytes = static_cast<std::uint32_t>(from.bytes), .kind = order.kind, .flags = flags});
   if (!wants_done) completed(order);
+  return 0;
+}
+
+/// As many pieces as there is room for; the rest follows from a transfer.
+ssize_t Endpoint::send_cut(Path& path, Kind kind, std::uint64_t operation, const std::byte* from, std::size_t bytes,
+                           std::uint64_t tag, void* context, std::uint64_t flags) {
+  if (bytes > kEager || transfers_in_use_ >= kTransmits) {
+    Order order{.kind = kind, .flags = flags, .operation = operation, .arguments = {tag, 0}, .context = context};
+    return send_in_several(path, order, Pieces(from, bytes));
+  }
+  const std::uint64_t handle = kCut | ++cut_messages_;
+  std::size_t sent_bytes = 0;
+  while (sent_bytes < bytes) {
+    const std::size_t part = std::min(path.out->piece_bytes(bytes), bytes - sent_bytes);
+    const auto [record, payload] = path.out->reserve(part);
+    if (record == nullptr) break;
+    path.out->write(payload, from + sent_bytes, part);
+    Word word{.bytes = static_cast<std::uint32_t>(part), .kind = kMore};
+    if (sent_bytes == 0) {
+      word.kind = kind;
+      word.flags = kSeveral;
+      record->arguments = {tag, 0};
+      record->more[0] = bytes;
+      record->more[1] = handle;
+    } else {
+      record->arguments = {handle, sent_bytes};
+    }
+    path.out->publish(word);
+    sent_bytes += part;
+  }
+  if (sent_bytes == 0) return -FI_EAGAIN;
+  if (sent_bytes == bytes) {
+    sent(operation, context, flags);
+    return 0;
+  }
+  const Order order{.kind = kind, .flags = flags, .operation = operation, .arguments = {tag, 0}, .context = context};
+  Transfer& rest = *new_transfer(path, order, Pieces(from, bytes));
+  if ((flags & (FI_INJECT | kQuiet)) != 0) {
+    // The program may reuse its buffer when the call returns.
+    rest.own.assign(from, from + bytes);
+    rest.pieces = Pieces(rest.own.data(), bytes);
+  }
+  rest.announced = handle;
+  rest.sent = sent_bytes;
+  rest.allowed = bytes;
+  rest.queued = true;
+  path.queue.push_back(&rest);
+  list_busy(path);
   return 0;
 }
 
@@ -181,7 +232,7 @@ ssize_t Endpoint::read(const Order& order, const Pieces& to) {
   if (path == nullptr) return code;
   if (transfers_in_use_ >= kTransmits) return -FI_EAGAIN;
   // No payload: `more` says how much to read.
-  Record* const record = path->idle() ? path->out->reserve_line() : nullptr;
+  Record* const record = path->blocked() ? nullptr : path->out->reserve_line();
   if (record == nullptr) return -FI_EAGAIN;
   const Transfer& transfer = *new_transfer(*path, order, to);
   record->arguments = order.arguments;
@@ -204,6 +255,7 @@ Transfer* Endpoint::new_transfer(Path& path, const Order& order, const Pieces& p
   const std::uint64_t use = (transfer.handle >> 32) + 1;
   transfer = Transfer{};
   transfer.handle = (use << 32) | index;
+  transfer.announced = transfer.handle;
   transfer.path = &path;
   transfer.kind = order.kind;
   transfer.pieces = pieces;
@@ -231,11 +283,20 @@ Transfer* Endpoint::find_transfer(const Source& source, std::uint64_t handle) {
 void Endpoint::free_transfer(Transfer& transfer) {
   transfer.path = nullptr;
   transfer.own.clear();
+  transfer.group.reset();
   --transfers_in_use_;
   free_transfers_.push_back(static_cast<std::uint32_t>(transfer.handle));
 }
 
 void Endpoint::finish(Transfer& transfer, int error) {
+  if (const std::shared_ptr<Group> group = transfer.group) {
+    if (group->error == 0) group->error = error;
+    if (--group->left != 0) {
+      free_transfer(transfer);
+      return;
+    }
+    error = group->error;
+  }
   if (error == 0) {
     if (transfer.completes) {
       Completion completion;
@@ -267,7 +328,7 @@ void Endpoint::list_busy(Path& path) {
 void Endpoint::control(Source& source, Kind kind, std::uint64_t handle, std::uint64_t value) {
   Path* const path = path_back(source);
   if (path == nullptr) return;
-  path->controls.push_back({kind, handle, value});
+  path->controls.push_back({kind, 0, {handle, value}, {}});
   if (!push_controls(*path)) list_busy(*path);
 }
 
@@ -276,8 +337,11 @@ bool Endpoint::push_controls(Path& path) {
     Record* const record = path.out->reserve_line();
     if (record == nullptr) return false;
     const Path::Control& control = path.controls.front();
-    record->arguments = {control.handle, control.value};
-    path.out->publish({.bytes = 0, .kind = control.kind, .flags = Word::kInFirst});
+    record->arguments = control.arguments;
+    record->more[0] = control.more[0];
+    record->more[1] = control.more[1];
+    path.out->publish(
+        {.bytes = 0, .kind = control.kind, .flags = static_cast<std::uint8_t>(Word::kInFirst | control.flags)});
     path.controls.pop_front();
   }
   return true;
@@ -310,12 +374,12 @@ bool Endpoint::source_still_registered(Transfer& transfer) {
 }
 
 bool Endpoint::push_chunk(Path& path, Transfer& transfer) {
-  const std::size_t part = std::min({kChunk, path.out->most_payload(), transfer.allowed - transfer.sent});
+  const std::size_t part = std::min(path.out->piece_bytes(transfer.total), transfer.allowed - transfer.sent);
   const auto [record, payload] = path.out->reserve(part);
   if (record == nullptr) return false;
   if (transfer.kind == kAnswer && !source_still_registered(transfer)) {
     transfer.sent = transfer.allowed = transfer.total;
-    path.controls.push_back({kDone, transfer.remote_handle, FI_EACCES});
+    path.controls.push_back({kDone, 0, {transfer.remote_handle, FI_EACCES}, {}});
     return push_controls(path);
   }
   gather(*path.out, transfer.pieces, transfer.sent, payload, part);
@@ -331,7 +395,7 @@ bool Endpoint::push_chunk(Path& path, Transfer& transfer) {
     record->more[1] = transfer.handle;
     record->more[2] = transfer.data;
   } else {
-    record->arguments = {transfer.handle, transfer.sent};
+    record->arguments = {transfer.announced, transfer.sent};
   }
   path.out->publish(word);
   transfer.sent += part;

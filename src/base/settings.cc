@@ -67,6 +67,8 @@ constexpr Descriptor kSettings[] = {
      "default deadline of every wait, in milliseconds; 0: do not wait", 0, UINT32_MAX},
     {"RAILYARD_BOOTSTRAP_TIMEOUT_MS", &Settings::bootstrap_timeout_ms, Kind::number,
      "how long ranks wait for each other while a world is set up, in milliseconds", 1, UINT32_MAX},
+    {"RAILYARD_SHARED_MEMORY", &Settings::shared_memory, Kind::choice,
+     "whether peers on this host are reached through shared memory; off: like any other", 0, 0, "on off"},
     {"RAILYARD_FAILOVER", &Settings::failover, Kind::choice,
      "whether what a failed rail carried moves to others; off: it fails, with its flows", 0, 0, "on off"},
     {"RAILYARD_ACK_DEADLINE_MS", &Settings::ack_deadline_ms, Kind::number,

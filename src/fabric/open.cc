@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 
+#include "base/log.hpp"
 #include "fabric/ofi/driver.hpp"
 #include "fabric/rail.hpp"
+#include "fabric/shm/rail.hpp"
 
 namespace railyard::fabric {
 
@@ -17,7 +19,8 @@ struct Driver {
   Result<std::unique_ptr<Rail>> (*open)(const RailOffer& offer, const Settings& settings);
 };
 
-/// A new driver is one line here. (`sim` is not: its rails live in one process and are made by its own worlds.)
+/// A new driver is one line here. (`sim` is not: its rails live in one process and are made by its own worlds. Nor is
+/// `shm`: its one rail comes beside those of every other driver.)
 constexpr std::array kDrivers = {
     Driver{"ofi", &discover_ofi, &open_ofi},
 };
@@ -55,6 +58,14 @@ Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings) 
     auto rail = (*driver)->open((*offers)[i % offers->size()], settings);
     if (!rail) return std::move(rail.error());
     rails.push_back(std::move(*rail));
+  }
+  if (settings.shared_memory == "off") return rails;
+  auto shared = shm::ShmRail::open({});
+  if (shared) {
+    rails.push_back(std::move(*shared));
+  } else {
+    log_warn("ranks on this host reach each other through the network: {} (RAILYARD_SHARED_MEMORY=off is silent)",
+             shared.error().text());
   }
   return rails;
 }

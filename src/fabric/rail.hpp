@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "railyard/result.hpp"
@@ -55,7 +56,7 @@ struct PostContext {
 
 /// What a rail can do: asked once, never guessed from a name.
 struct Capabilities {
-  std::string driver;                     ///< "ofi", "sim"
+  std::string driver;                     ///< "ofi", "shm", "sim"
   std::string provider;                   ///< "tcp;ofi_rxm", "verbs;ofi_rxm", ...
   bool delivery_complete = false;         ///< a write's completion can mean "visible in the target's memory"
   bool needs_local_registration = false;  ///< sources and destinations need a descriptor
@@ -128,6 +129,9 @@ struct Event {
   LinkTag link = {};
 };
 
+/// What the fabric of a rail through this machine's memory begins with: who shares one needs no other.
+inline constexpr std::string_view kSharedMemoryFabric = "shared memory ";
+
 class Rail {
  public:
   virtual ~Rail() = default;
@@ -190,7 +194,8 @@ struct RailOffer {
 
 /// What the settings' driver offers on this machine. An empty machine is an error naming what to install or set.
 Result<std::vector<RailOffer>> discover(const Settings& settings);
-/// Opens `settings.rails` rails (0: one per offer), spreading over the offers.
+/// Opens `settings.rails` rails (0: one per offer), spreading over the offers; and after them, unless the settings say
+/// no, the one through this machine's memory. Where that cannot be had, a warning says why.
 Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings);
 
 }  // namespace railyard::fabric

@@ -84,6 +84,7 @@ void Engine::fail_flow(Flow& flow, Error error) {
   // Release: whoever sees `failed` sees the error.
   flow.failed.store(true, std::memory_order_release);
   any_failed_.store(true, std::memory_order_release);
+  acquainted(flow);
   // What waits outside the sequence is in no other list; the rest of `replay` is also unacknowledged.
   for (auto* waiting : {&flow.parked, &flow.replay}) {
     for (Unit* unit : *waiting) {

@@ -114,33 +114,16 @@ Result<Flow*> Engine::flow(int peer) {
 Result<Flow*> Engine::make_flow(int peer) {
   auto found = find_peer_(peer);
   if (!found) return std::move(found.error());
-  std::vector<std::string> local_fabrics;
-  std::vector<std::string> remote_fabrics;
-  for (const auto* rail : rail_views_) local_fabrics.push_back(rail->fabric());
-  for (const auto& rail : found->rails) remote_fabrics.push_back(rail.fabric);
-  auto pairs = pair_rails(local_fabrics, remote_fabrics);
-  if (pairs.empty()) {
-    return Error(Status::not_found, fmt::format("rank {} has no rail", peer), {.peer = peer, .operation = "connect"});
-  }
   auto flow = std::make_unique<Flow>();
   flow->peer = peer;
   flow->remote_id = static_cast<std::uint16_t>(rank_);
   flow->session_out = session(identity_, found->identity);
   flow->session_in = session(found->identity, identity_);
-  if (pairs.size() > kMostLinks) pairs.resize(kMostLinks);
-  const LinkLimits limits{settings_.chunk_min, settings_.chunk_max, pairs.size() == 1};
-  // Any link may have to carry on what another began: no piece is longer than the shortest limit.
-  std::size_t most = SIZE_MAX;
-  for (const auto& [local, remote] : pairs) most = std::min(most, rails_[local]->capabilities().max_write);
-  flow->max_write = most;
-  flow->links.reserve(pairs.size());
-  for (const auto& [local, remote] : pairs) {
-    flow->links.emplace_back(local, remote, rails_[local]->capabilities().line_rate, most, limits);
-    if (auto connected = connect_link(*flow, flow->links.back(), *found); !connected) {
-      flow->links.pop_back();
-      for (Link& link : flow->links) drop_link(link);
-      return std::move(connected.error());
-    }
+  if (auto connected = connect_flow(*flow, *found, false); !connected) {
+    // Shared memory that cannot be had (no room for another peer, a user of the same number who is another) is no
+    // reason to give up while there is a network.
+    log_info("rank {}: {}", peer, connected.error().text());
+    if (auto again = connect_flow(*flow, *found, true); !again) return std::move(again.error());
   }
   flow->first_link = static_cast<std::uint32_t>(rank_ + peer) % static_cast<std::uint32_t>(flow->links.size());
   flow->first_piece = flow->first_link;
@@ -150,6 +133,36 @@ Result<Flow*> Engine::make_flow(int peer) {
   // Release: pairs with `existing_flow`.
   flows_[static_cast<std::size_t>(peer)].store(raw, std::memory_order_release);
   return raw;
+}
+
+/// All links of a flow, or none.
+Result<void> Engine::connect_flow(Flow& flow, const PeerAddress& peer, bool network_only) {
+  std::vector<std::string> local_fabrics;
+  std::vector<std::string> remote_fabrics;
+  for (const auto* rail : rail_views_) local_fabrics.push_back(rail->fabric());
+  for (const auto& rail : peer.rails) remote_fabrics.push_back(rail.fabric);
+  auto pairs = pair_rails(local_fabrics, remote_fabrics, network_only);
+  if (pairs.empty()) {
+    return Error(Status::not_found, fmt::format("no rail of rank {} can be reached", flow.peer),
+                 {.peer = flow.peer, .operation = "connect"});
+  }
+  if (pairs.size() > kMostLinks) pairs.resize(kMostLinks);
+  const LinkLimits limits{settings_.chunk_min, settings_.chunk_max, pairs.size() == 1};
+  // Any link may have to carry on what another began: no piece is longer than the shortest limit.
+  std::size_t most = SIZE_MAX;
+  for (const auto& [local, remote] : pairs) most = std::min(most, rails_[local]->capabilities().max_write);
+  flow.max_write = most;
+  flow.links.reserve(pairs.size());
+  for (const auto& [local, remote] : pairs) {
+    flow.links.emplace_back(local, remote, rails_[local]->capabilities().line_rate, most, limits);
+    if (auto connected = connect_link(flow, flow.links.back(), peer); !connected) {
+      flow.links.pop_back();
+      for (Link& link : flow.links) drop_link(link);
+      flow.links.clear();
+      return connected;
+    }
+  }
+  return {};
 }
 
 Result<void> Engine::connect_link(Flow& flow, Link& link, const PeerAddress& peer) {
@@ -206,6 +219,16 @@ bool Engine::progress() {
   if (!rumours_.empty()) spread_rumours();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
   return happened != 0;
+}
+
+bool Engine::pass(Pace& pace) {
+  bool moved = false;
+  if (baton_.try_take()) {
+    moved = progress();
+    baton_.give();
+  }
+  pace.passed(moved || outstanding() != 0);
+  return moved;
 }
 
 void Engine::post_receives(std::size_t rail) {

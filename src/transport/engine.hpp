@@ -27,6 +27,7 @@
 #include "transport/baton.hpp"
 #include "transport/exposure.hpp"
 #include "transport/flow.hpp"
+#include "transport/pace.hpp"
 #include "transport/pool.hpp"
 #include "transport/slots.hpp"
 
@@ -130,6 +131,10 @@ class Engine {
   }
   /// Finds out whether a peer is still there, also where nothing was ever sent to it: if not, it is lost.
   void check_on(int peer);
+  /// Says that the peer's memory is used past the engine, which watches over the peer all the same.
+  void use_directly(Flow& flow);
+  /// The longest that anybody waits for strangers.
+  static constexpr std::int64_t kAcquaintance = 1'000'000'000;
   /// Fails everything outstanding to the peer and all that comes later.
   void fail_flow(Flow& flow, Error error);
 
@@ -142,6 +147,9 @@ class Engine {
   /// Operations of all flows that are not complete yet.
   std::uint64_t outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
+  /// Peers whose memory is used past the engine and that do not know it yet: they could not say goodbye.
+  std::uint32_t strangers() const { return strangers_.load(std::memory_order_acquire); }
+
   bool any_failed() const { return any_failed_.load(std::memory_order_acquire); }
   /// The peer that was lost last (not one that has left); -1: none.
   int last_lost() const { return last_lost_.load(std::memory_order_acquire); }
@@ -153,6 +161,11 @@ class Engine {
   /// Runs passes until `done` answers true; false when `nanoseconds` have gone by first.
   template <typename Done>
   bool wait_until(Done&& done, std::int64_t nanoseconds);
+  /// The same for a word that peers may change by themselves: looks at it many times between two passes.
+  template <typename Done>
+  bool wait_for_word(Done&& done, std::int64_t nanoseconds, Pace& pace);
+  /// The pass that is due, if no other thread is making one. Returns whether anything happened.
+  bool pass(Pace& pace);
 
  private:
   struct LinkRef {
@@ -180,6 +193,7 @@ class Engine {
 
   // engine.cc
   Result<Flow*> make_flow(int peer);
+  Result<void> connect_flow(Flow& flow, const PeerAddress& peer, bool network_only);
   Result<void> connect_link(Flow& flow, Link& link, const PeerAddress& peer);
   void drop_link(Link& link);
   void note_backpressure() { ++counts_.backpressure; }
@@ -242,6 +256,7 @@ class Engine {
   bool at_rest(const Flow& flow) const;
   void look_after_links();
   void look_after(Flow& flow);
+  void make_acquaintance(Flow& flow);
   void look_at_head(Flow& flow);
   void look_at_deliveries(Flow& flow, Link& link);
   void look_at_connection(Flow& flow, Link& link);
@@ -270,6 +285,7 @@ class Engine {
   void rejoin(Flow& flow, Link& link);
   bool nobody_there(const Flow& flow) const;
   void lose_peer(Flow& flow, const std::string& why);
+  void acquainted(Flow& flow);
   void spread_rumours();
   static fabric::LinkTag tag_of(const Flow& flow, const Link& link);
   /// How a link is known at its target: the same from both ends' sessions.
@@ -349,6 +365,7 @@ class Engine {
   Pool<Unit> units_;
   Slots slots_;
   std::atomic<std::uint64_t> outstanding_{0};
+  std::atomic<std::uint32_t> strangers_{0};
   std::atomic<bool> any_failed_{false};
   std::atomic<int> last_lost_{-1};
   WorldStatistics counts_;
@@ -371,6 +388,26 @@ bool Engine::wait_until(Done&& done, std::int64_t nanoseconds) {
     const std::int64_t now = clock_->now();
     if (now - start >= nanoseconds) return false;
     if (std::exchange(moved, false)) news = now;
+    if (now - news >= kSpinNanoseconds) clock_->idle();
+  }
+}
+
+template <typename Done>
+bool Engine::wait_for_word(Done&& done, std::int64_t nanoseconds, Pace& pace) {
+  // Time counts from the first pass: most waits are over before it.
+  std::int64_t start = -1;
+  std::int64_t news = 0;
+  for (;;) {
+    while (!pace.spend(1)) {
+      if (done()) return true;
+      __builtin_ia32_pause();
+    }
+    const bool moved = pass(pace);
+    if (done()) return true;
+    const std::int64_t now = clock_->now();
+    if (start < 0) start = news = now;
+    if (now - start >= nanoseconds) return false;
+    if (moved) news = now;
     if (now - news >= kSpinNanoseconds) clock_->idle();
   }
 }

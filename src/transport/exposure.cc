@@ -55,20 +55,6 @@ bool apply_put(const Exposure& exposure, std::uint64_t offset, std::span<const s
   return true;
 }
 
-bool apply_signal(const Exposure& exposure, std::uint64_t index, SignalOp op, std::uint64_t value) {
-  if (index >= exposure.signals.size()) return false;
-  const std::atomic_ref<std::uint64_t> word(exposure.signals[index]);
-  switch (op) {
-    case SignalOp::add:
-      word.fetch_add(value, std::memory_order_release);
-      return true;
-    case SignalOp::set:
-      word.store(value, std::memory_order_release);
-      return true;
-  }
-  return false;
-}
-
 bool apply_atomic(const Exposure& exposure, std::uint64_t offset, AtomicOp op, const wire::AtomicBody& body,
                   std::uint64_t& before) {
   if (body.width != 4 && body.width != 8) return false;

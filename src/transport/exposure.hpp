@@ -1,6 +1,7 @@
 /// Exposure: what a peer's messages may touch in this process. The target checks every access against it (promise 9).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,8 +19,20 @@ struct Exposure {
 /// Copies into the exposure. False: outside it.
 bool apply_put(const Exposure& exposure, std::uint64_t offset, std::span<const std::byte> bytes);
 /// Changes a signal word with release order: what was applied before is visible to whoever reads it. False: no such
-/// word.
-bool apply_signal(const Exposure& exposure, std::uint64_t index, SignalOp op, std::uint64_t value);
+/// word. Other processes may change the word at the same time.
+inline bool apply_signal(const Exposure& exposure, std::uint64_t index, SignalOp op, std::uint64_t value) {
+  if (index >= exposure.signals.size()) return false;
+  const std::atomic_ref<std::uint64_t> word(exposure.signals[index]);
+  switch (op) {
+    case SignalOp::add:
+      word.fetch_add(value, std::memory_order_release);
+      return true;
+    case SignalOp::set:
+      word.store(value, std::memory_order_release);
+      return true;
+  }
+  return false;
+}
 /// Changes a word of the exposure and returns what it held. False: outside, misaligned, or no such operation.
 bool apply_atomic(const Exposure& exposure, std::uint64_t offset, AtomicOp op, const wire::AtomicBody& body,
                   std::uint64_t& before);

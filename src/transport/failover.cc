@@ -275,6 +275,20 @@ void Engine::check_on(int peer) {
   if (!flow.probe.on) start_probe(flow, false);
 }
 
+void Engine::use_directly(Flow& flow) {
+  if (flow.direct.exchange(true, std::memory_order_relaxed)) return;
+  if (!failover_ || flow.acquainted || flow.failed.load(std::memory_order_relaxed)) return;
+  strangers_.fetch_add(1, std::memory_order_relaxed);
+  watch(flow);
+}
+
+/// The peer has answered, or never will.
+void Engine::acquainted(Flow& flow) {
+  if (std::exchange(flow.acquainted, true)) return;
+  // Release: whoever sees that there are no more may leave.
+  if (flow.direct.load(std::memory_order_relaxed)) strangers_.fetch_sub(1, std::memory_order_release);
+}
+
 void Engine::spread_rumours() {
   for (const int peer : rumours_) {
     const wire::RecordHeader record{wire::RecordKind::lost, 0, 0, 0, static_cast<std::uint64_t>(peer)};

@@ -98,6 +98,9 @@ struct Flow {
   std::int64_t concerned_since = 0;          ///< one of the peer's links to us ended: is it still there? 0: no doubt
   std::atomic<bool> lost_operations{false};  ///< the flow failed with operations under way
   std::atomic<bool> loss_told{false};        ///< by a `quiet` for all ranks
+  /// The peer's memory is used past the engine: that nothing is under way says nothing.
+  std::atomic<bool> direct{false};
+  bool acquainted = false;  ///< the peer has answered: it knows this flow, and says goodbye when it leaves
 
   // Membership in the engine's lists.
   bool watched = false;

@@ -43,6 +43,11 @@ bool Engine::at_rest(const Flow& flow) const {
     return false;
   if (flow.probe.on || flow.concerned_since != 0) return false;
   if (!flow.pongs.empty()) return false;
+  if (flow.direct.load(std::memory_order_relaxed)) {
+    // No operation would come along and ask: a link that ended is followed up here and now.
+    const bool whole = std::ranges::all_of(flow.links, &Link::up);
+    if (!whole || !flow.acquainted) return false;
+  }
   return std::ranges::none_of(flow.links, [](const Link& link) {
     return link.health.unfenced || link.health.state == LinkState::trying || !link.idle();
   });
@@ -64,7 +69,14 @@ void Engine::look_after_links() {
   }
 }
 
+/// A peer that has heard of us says goodbye when it leaves; of one that has not, only the end of its links would be
+/// seen, and a rank that left in peace would pass for a lost one. No answer means nothing: the peer may be busy.
+void Engine::make_acquaintance(Flow& flow) {
+  if (flow.direct.load(std::memory_order_relaxed) && !flow.acquainted && !flow.probe.on) start_probe(flow, false);
+}
+
 void Engine::look_after(Flow& flow) {
+  make_acquaintance(flow);
   look_at_head(flow);
   if (flow.probe.on) judge(flow);
   // The peer asks and no link takes the answer: their queues are full of what does not complete.

@@ -131,6 +131,7 @@ void Engine::on_pong(Flow& flow, wire::LinkPlace place, std::uint32_t round) {
     ++counts_.dropped_malformed;
     return;
   }
+  acquainted(flow);
   Link& link = flow.links[place.link];
   LinkHealth& health = link.health;
   if (round <= health.answered) return;  // the same answer over another link
@@ -231,6 +232,11 @@ void Engine::on_fenced(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, s
 
 void Engine::say_goodbye() {
   if (!failover_) return;
+  // Whose memory was used past us may not be connected yet: it could not hear it.
+  const std::int64_t until = clock_->now() + kAcquaintance;
+  while (strangers() != 0 && clock_->now() < until) {
+    if (!progress()) clock_->idle();
+  }
   for (const auto& flow : flow_storage_) {
     if (!flow->failed.load(std::memory_order_relaxed)) send_notice(*flow, {wire::RecordKind::leave, 0, 0, 0, 0});
   }

@@ -43,16 +43,6 @@ void WindowState::count(const CounterUpdate& counter) {
   std::atomic_ref<std::uint64_t>(counters_[counter.index]).fetch_add(counter.value, std::memory_order_release);
 }
 
-Result<Ticket> WindowState::put_to_self(const Put& request) {
-  if (request.bytes > 0) std::memmove(exposure_.memory.data() + request.offset, request.source, request.bytes);
-  if (request.signal != nullptr) {
-    apply_signal(request.exposure == 0 ? exposure_ : barrier_exposure_, request.signal->index, request.signal->op,
-                 request.signal->value);
-  }
-  if (request.counter != nullptr) count(*request.counter);
-  return Ticket{};
-}
-
 transport::Bulk WindowState::bulk(int rank, std::size_t offset, void* local, std::size_t bytes) {
   transport::Bulk bulk;
   bulk.local = static_cast<std::byte*>(local);
@@ -91,20 +81,19 @@ Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bul
   return submitted;
 }
 
-Result<Ticket> WindowState::put(const Put& request) {
+Result<void> WindowState::check_put(const Put& request) const {
   if (auto checked = check_range(request.call, request.rank, request.offset, request.source, request.bytes); !checked) {
-    return std::move(checked.error());
+    return checked;
   }
   if (request.counter != nullptr) {
-    if (auto checked = check_counter(request.call, request.counter->index); !checked) return std::move(checked.error());
+    if (auto checked = check_counter(request.call, request.counter->index); !checked) return checked;
   }
-  if (request.signal != nullptr && request.exposure == 0) {
-    if (auto checked = check_signal(request.call, request.rank, request.signal->index); !checked) {
-      return std::move(checked.error());
-    }
-  }
-  if (is_self(request.rank)) return put_to_self(request);
+  if (request.signal == nullptr || request.exposure != 0) return {};
+  return check_signal(request.call, request.rank, request.signal->index);
+}
 
+Result<Ticket> WindowState::put_by_engine(Put request) {
+  if (auto checked = check_put(request); !checked) return std::move(checked.error());
   const PeerPart& peer = part(request.rank);
   transport::SignalRecord signal;
   if (request.signal != nullptr) {
@@ -146,13 +135,9 @@ Result<Ticket> WindowState::put(const Put& request) {
   return ticket;
 }
 
-Result<Ticket> WindowState::get(int rank, std::size_t offset, void* destination, std::size_t bytes) {
+Result<Ticket> WindowState::get_by_engine(int rank, std::size_t offset, void* destination, std::size_t bytes) {
   if (auto checked = check_range("get", rank, offset, destination, bytes); !checked) return std::move(checked.error());
   if (bytes == 0) return Ticket{};
-  if (is_self(rank)) {
-    std::memmove(destination, memory().data() + offset, bytes);
-    return Ticket{};
-  }
   Ticket ticket;
   auto submitted = submit_bulk("get", rank, bulk(rank, offset, destination, bytes),
                                [&](transport::Flow& flow, const transport::Bulk& ready) {
@@ -180,9 +165,9 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
     return Error(Status::invalid, "atomic: a fetch needs a place for the value: use fetch_atomic",
                  {.peer = rank, .operation = call});
   }
-  if (is_self(rank)) {
+  if (const DirectPart* direct = part(rank).direct; direct != nullptr && may_touch(rank)) {
     std::uint64_t value = 0;
-    if (!apply_atomic(exposure_, offset, op, body, value)) {
+    if (!atomic_directly(*direct, offset, op, body, value)) {
       return Error(Status::invalid, fmt::format("{}: the word at offset {} is not aligned in memory", call, offset),
                    {.peer = rank, .operation = call});
     }

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "window/assemble.hpp"
-#include "window/window_state.hpp"
+#include "window/direct.hpp"
 
 namespace railyard {
 namespace {
@@ -77,6 +77,9 @@ Result<void> Window::close(Deadline deadline) {
   if (auto quieted = quiet(deadline); !quieted) return quieted;
   WorldState& world = state_->world();
   if (world.bootstrap != nullptr) {
+    // The worlds may go next. All ranks are closing, so all make progress and answer.
+    transport::Engine& engine = state_->engine();
+    engine.wait_until([&] { return engine.strangers() == 0; }, transport::Engine::kAcquaintance);
     // Every rank is quiet when it enters, so nothing of this window is on its way when all have.
     const auto wait = Deadline::in(std::chrono::nanoseconds(state_->nanoseconds(deadline)));
     if (auto met = world.with_progress([&] { return world.bootstrap->barrier(wait); }); !met) return met;
@@ -155,14 +158,15 @@ Result<void> Window::reset_signal(std::size_t index) {
 
 Result<std::uint64_t> Window::wait_signal(std::size_t index, Comparison comparison, std::uint64_t value,
                                           Deadline deadline) {
-  if (auto checked = state_->check_signal("wait_signal", state_->world().rank, index); !checked) {
-    return std::move(checked.error());
+  if (index >= state_->signals().size()) {
+    if (auto checked = state_->check_signal("wait_signal", state_->world().rank, index); !checked) {
+      return std::move(checked.error());
+    }
   }
   const std::uint64_t& word = state_->signals()[index];
   std::uint64_t held = 0;
   const std::int64_t patience = state_->nanoseconds(deadline);
-  if (state_->engine().wait_until([&] { return compares(held = load(word), comparison, value); }, patience))
-    return held;
+  if (state_->wait_for_word([&] { return compares(held = load(word), comparison, value); }, patience)) return held;
   const int lost = state_->engine().last_lost();
   const std::string why = lost < 0 ? "" : fmt::format("; rank {} is lost", lost);
   return Error(Status::timeout,
@@ -227,6 +231,7 @@ Result<bool> look(const transport::Engine& engine, const Ticket& ticket, Complet
 
 Result<bool> Window::test(Ticket ticket, Completion completion) {
   transport::Engine& engine = state_->engine();
+  state_->settle();
   if (ticket.number != 0) {
     if (auto checked = state_->check_rank("test", ticket.peer); !checked) return std::move(checked.error());
   }
@@ -241,6 +246,7 @@ Result<bool> Window::test(Ticket ticket, Completion completion) {
 
 Result<void> Window::wait(Ticket ticket, Completion completion, Deadline deadline) {
   transport::Engine& engine = state_->engine();
+  state_->settle();
   if (ticket.number != 0) {
     if (auto checked = state_->check_rank("wait", ticket.peer); !checked) return checked;
   }
@@ -260,6 +266,7 @@ Result<void> Window::wait(Ticket ticket, Completion completion, Deadline deadlin
 
 Result<void> Window::fence(int rank) {
   if (auto checked = state_->check_rank("fence", rank); !checked) return checked;
+  state_->settle();
   transport::Flow* flow = state_->engine().existing_flow(rank);
   if (flow == nullptr || flow->outstanding.load(std::memory_order_acquire) == 0) return {};
   const transport::BatonHold hold(state_->engine().baton());
@@ -268,6 +275,7 @@ Result<void> Window::fence(int rank) {
 }
 
 Result<void> Window::fence() {
+  state_->settle();
   if (state_->engine().outstanding() == 0) return {};
   for (int rank = 0; rank < state_->world().size; ++rank) {
     if (auto fenced = fence(rank); !fenced) return fenced;
@@ -277,6 +285,7 @@ Result<void> Window::fence() {
 
 Result<void> Window::quiet(int rank, Deadline deadline) {
   if (auto checked = state_->check_rank("quiet", rank); !checked) return checked;
+  state_->settle();
   transport::Engine& engine = state_->engine();
   const transport::Flow* flow = engine.existing_flow(rank);
   if (flow == nullptr) return {};
@@ -292,6 +301,7 @@ Result<void> Window::quiet(int rank, Deadline deadline) {
 
 Result<void> Window::quiet(Deadline deadline) {
   if (auto open = state_->check_open("quiet"); !open) return open;
+  state_->settle();
   transport::Engine& engine = state_->engine();
   const std::int64_t patience = state_->nanoseconds(deadline);
   const bool done = engine.wait_until([&] { return engine.outstanding() == 0; }, patience);
@@ -320,22 +330,22 @@ Result<void> Window::barrier(Deadline deadline) {
   for (int distance = 1; distance < size; distance *= 2, ++round) {
     const int to = (state_->world().rank + distance) % size;
     const int from = (state_->world().rank - distance + size) % size;
-    const SignalUpdate arrival{round, 1, SignalOp::add};
+    const SignalUpdate arrival{round * window_detail::WindowState::kWordsPerRound, 1, SignalOp::add};
     auto sent =
         state_->put({.call = "barrier", .rank = to, .signal = &arrival, .exposure = state_->part(to).barrier_exposure});
     if (!sent) return std::move(sent.error());
-    const std::uint64_t& word = state_->barrier_words()[round];
+    const std::uint64_t& word = state_->barrier_word(round);
     transport::Engine& engine = state_->engine();
     // A barrier needs every rank: one that is lost ends it. (One that has left came through it before.) Whoever takes
     // long is asked whether it is still there: nothing may ever have been sent to it.
     const auto over = [&] { return load(word) >= epoch || engine.last_lost() >= 0; };
     const std::int64_t first = std::min(patience, kAskAfter);
-    if (!engine.wait_until(over, first)) {
+    if (!state_->wait_for_word(over, first)) {
       {
         const transport::BatonHold hold(engine.baton());
         engine.check_on(from);
       }
-      engine.wait_until(over, patience - first);
+      state_->wait_for_word(over, patience - first);
     }
     if (load(word) < epoch) {
       if (const int lost = engine.last_lost(); lost >= 0) return engine.existing_flow(lost)->error.copy();

@@ -8,8 +8,10 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "base/bytes.hpp"
+#include "base/log.hpp"
 #include "memory/mapped.hpp"
 #include "window/assemble.hpp"
 
@@ -25,6 +27,8 @@ struct Offer {
   PeerPart part;
   bool per_rank = false;
   std::vector<transport::RemoteKey> keys;
+  std::optional<memory::HeapName> heap;  ///< where its memory can be mapped
+  bool signals_in_heap = false;
 };
 
 std::vector<std::byte> write_offer(const Offer& offer) {
@@ -40,6 +44,11 @@ std::vector<std::byte> write_offer(const Offer& offer) {
   for (const auto& key : offer.keys) {
     writer.u64(key.key);
     writer.u64(key.base);
+  }
+  writer.u8(offer.heap ? 1 : 0);
+  if (offer.heap) {
+    offer.heap->write(writer);
+    writer.u8(offer.signals_in_heap ? 1 : 0);
   }
   return writer.take();
 }
@@ -61,6 +70,10 @@ Result<Offer> read_offer(std::span<const std::byte> bytes) {
     key.key = reader.u64();
     key.base = reader.u64();
     offer.keys.push_back(key);
+  }
+  if (reader.u8() != 0) {
+    offer.heap = memory::HeapName::read(reader);
+    offer.signals_in_heap = reader.u8() != 0;
   }
   if (!reader.done()) {
     return Error(Status::invalid,
@@ -86,6 +99,14 @@ Pages::~Pages() {
   if (memory_.data() != nullptr) ::munmap(memory_.data(), std::max<std::size_t>(memory_.size(), 1));
 }
 
+HeapLayout::HeapLayout(std::uint64_t data, std::uint64_t signals, std::uint64_t barrier_words) {
+  constexpr std::uint64_t kLine = 64;
+  const auto after = [](std::uint64_t at) { return (at + kLine - 1) / kLine * kLine; };
+  signals_at = after(data);
+  barrier_at = after(signals_at + signals * sizeof(std::uint64_t));
+  bytes = barrier_at + barrier_words * sizeof(std::uint64_t);
+}
+
 void WindowState::shut() {
   const transport::BatonHold hold(engine_.baton());
   if (exposure_id_ != 0) engine_.conceal(exposure_id_);
@@ -94,13 +115,47 @@ void WindowState::shut() {
   exposure_ = {};
   counters_ = {};
   parts_.clear();
+  direct_parts_.clear();
+  has_direct_peers_ = false;
   region_.reset();  // deregisters: with the baton held
   storage_.reset();
 }
 
-Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options) {
-  storage_ = std::make_shared<Storage>();
-  per_rank_ = options.per_rank;
+std::size_t WindowState::barrier_words() const {
+  return kWordsPerRound * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(world_.size)));
+}
+
+namespace {
+
+/// The parts of a window in a heap that holds them. The barrier's words come last.
+void lay_out(std::span<std::byte> memory, const HeapLayout& layout, std::size_t bytes, std::size_t signals,
+             transport::Exposure& data, transport::Exposure& barrier) {
+  const auto words = [&](std::uint64_t at, std::uint64_t count) {
+    return std::span(reinterpret_cast<std::uint64_t*>(memory.data() + at), count);
+  };
+  data.memory = memory.first(bytes);
+  data.signals = words(layout.signals_at, signals);
+  barrier.signals = words(layout.barrier_at, (layout.bytes - layout.barrier_at) / sizeof(std::uint64_t));
+}
+
+}  // namespace
+
+bool WindowState::take_heap(std::size_t bytes, std::size_t signals) {
+  if (!world_.shares_memory || bytes > SIZE_MAX / 4) return false;
+  const HeapLayout layout(bytes, signals, barrier_words());
+  auto heap = memory::Heap::open(layout.bytes);
+  if (!heap) {
+    log_debug("a window of {} bytes that no peer can map: {}", bytes, heap.error().message());
+    return false;
+  }
+  storage_->heap = std::move(*heap);
+  lay_out(storage_->heap.memory(), layout, bytes, signals, exposure_, barrier_exposure_);
+  return true;
+}
+
+Result<void> WindowState::take_memory(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options) {
+  const std::size_t signals = own_signals_ ? options.signals : 0;
+  if (memory.data() == nullptr && take_heap(bytes, signals)) return {};
   if (memory.data() == nullptr) {
     auto pages = Pages::open(bytes);
     if (!pages) return std::move(pages.error());
@@ -109,14 +164,23 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
   } else if (auto mapped = memory::check_mapped(memory); !mapped) {
     return mapped;
   }
-  if (options.signals > UINT32_MAX) return Error(Status::out_of_range, "more than 2^32 signals in one window");
   exposure_.memory = memory;
-  if (options.signal_memory.data() != nullptr) {
+  storage_->own_signals.resize(signals);
+  exposure_.signals = storage_->own_signals;
+  storage_->own_barrier_words.resize(barrier_words());
+  barrier_exposure_.signals = storage_->own_barrier_words;
+  return {};
+}
+
+Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options) {
+  storage_ = std::make_shared<Storage>();
+  per_rank_ = options.per_rank;
+  own_signals_ = options.signal_memory.data() == nullptr;
+  if (options.signals > UINT32_MAX) return Error(Status::out_of_range, "more than 2^32 signals in one window");
+  if (auto taken = take_memory(memory, bytes, options); !taken) return taken;
+  if (!own_signals_) {
     exposure_.signals = options.signal_memory;
     std::fill(exposure_.signals.begin(), exposure_.signals.end(), 0);
-  } else {
-    storage_->own_signals.resize(options.signals);
-    exposure_.signals = storage_->own_signals;
   }
   if (options.counter_memory.data() != nullptr) {
     counters_ = options.counter_memory;
@@ -125,12 +189,10 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
     storage_->own_counters.resize(options.counters);
     counters_ = storage_->own_counters;
   }
-  storage_->barrier_words.resize(std::bit_width(static_cast<unsigned>(world_.size)));
-  barrier_exposure_.signals = storage_->barrier_words;
 
   const transport::BatonHold hold(engine_.baton());
-  if (!memory.empty()) {
-    auto region = memory::Region::open(engine_.rails(), memory, {.remote = true});
+  if (!exposure_.memory.empty()) {
+    auto region = memory::Region::open(engine_.rails(), exposure_.memory, {.remote = true});
     if (!region) return std::move(region.error());
     region_ = std::move(*region);
   }
@@ -154,7 +216,34 @@ std::vector<std::byte> WindowState::contribution() const {
                              ? transport::RemoteKey{}
                              : transport::RemoteKey{region_->on(rail).key, region_->on(rail).remote_base});
   }
+  if (storage_->heap) {
+    offer.heap = storage_->heap.name();
+    offer.signals_in_heap = own_signals_;
+  }
   return write_offer(offer);
+}
+
+/// Maps a peer's part, if this process can: otherwise the engine brings everything there, as to any other peer.
+void WindowState::reach_directly(int rank, const memory::HeapName& name, bool signals_in_heap) {
+  PeerPart& peer = part_of(rank);
+  auto heap = memory::Heap::map(name);
+  if (!heap) {
+    log_debug("rank {}'s window is not mapped: {}", rank, heap.error().message());
+    return;
+  }
+  const std::size_t signals = signals_in_heap ? peer.signals : 0;
+  const std::span<std::byte> memory = heap->memory();
+  // Bytes first: the sum must not overflow.
+  if (peer.bytes > memory.size() || HeapLayout(peer.bytes, signals, barrier_words()).bytes > memory.size()) {
+    log_debug("rank {}'s window is not mapped: its heap is shorter than the window", rank);
+    return;
+  }
+  auto part = std::make_unique<DirectPart>();
+  lay_out(memory, HeapLayout(peer.bytes, signals, barrier_words()), peer.bytes, signals, part->data, part->barrier);
+  part->heap = std::move(*heap);
+  peer.direct = part.get();
+  direct_parts_.push_back(std::move(part));
+  has_direct_peers_ = true;
 }
 
 Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
@@ -186,6 +275,15 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
     parts_.push_back(offers[rank].part);
     std::copy(offers[rank].keys.begin(), offers[rank].keys.end(),
               storage_->keys.begin() + static_cast<std::ptrdiff_t>(rank * storage_->rails));
+  }
+  auto own = std::make_unique<DirectPart>();
+  own->data = exposure_;
+  own->barrier = barrier_exposure_;
+  part_of(world_.rank).direct = own.get();
+  direct_parts_.push_back(std::move(own));
+  for (int rank = 0; world_.shares_memory && rank < world_.size; ++rank) {
+    const Offer& offer = offers[static_cast<std::size_t>(rank)];
+    if (rank != world_.rank && offer.heap) reach_directly(rank, *offer.heap, offer.signals_in_heap);
   }
   return {};
 }

@@ -1,6 +1,7 @@
 /// What a Window holds.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "memory/heap.hpp"
 #include "railyard/window.hpp"
 #include "transport/engine.hpp"
+#include "window/distance.hpp"
 #include "window/world_state.hpp"
 
 namespace railyard::window_detail {
@@ -36,12 +39,29 @@ class Pages {
 
 /// What operations under way point into: lives until the last of them is done.
 struct Storage {
+  memory::Heap heap;  ///< data, signals and barrier words, where peers may map them; else:
   Pages pages;
   std::vector<std::uint64_t> own_signals;
+  std::vector<std::uint64_t> own_barrier_words;
   std::vector<std::uint64_t> own_counters;
-  std::vector<std::uint64_t> barrier_words;
   std::size_t rails = 0;                   ///< most rails of any rank
   std::vector<transport::RemoteKey> keys;  ///< rank-major
+};
+
+/// Where the parts of a window lie in its heap. Both sides work it out from what they know: the data comes first.
+struct HeapLayout {
+  HeapLayout(std::uint64_t data, std::uint64_t signals, std::uint64_t barrier_words);
+  std::uint64_t signals_at = 0;
+  std::uint64_t barrier_at = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// A rank's part of the window that this process can touch: its own, or a peer's that it has mapped.
+struct DirectPart {
+  memory::Heap heap;  ///< the mapping; none for this rank's own
+  transport::Exposure data;
+  transport::Exposure barrier;
+  mutable Distance distance;
 };
 
 /// A peer's part of the window.
@@ -50,6 +70,7 @@ struct PeerPart {
   std::uint32_t exposure = 0;
   std::uint32_t barrier_exposure = 0;
   std::uint32_t signals = 0;
+  const DirectPart* direct = nullptr;  ///< null: reached by the engine alone
 };
 
 class WindowState {
@@ -85,11 +106,15 @@ class WindowState {
   std::span<std::byte> memory() const { return exposure_.memory; }
   std::span<std::uint64_t> signals() const { return exposure_.signals; }
   std::span<std::uint64_t> counters() const { return counters_; }
-  std::uint64_t* barrier_words() { return storage_->barrier_words.data(); }
+  /// Each round's word has a line of its own: its writer is another rank.
+  static constexpr std::size_t kWordsPerRound = 8;
+  const std::uint64_t& barrier_word(std::size_t round) const {
+    return barrier_exposure_.signals[round * kWordsPerRound];
+  }
   std::uint64_t next_barrier() { return ++barriers_; }
   bool may_relax() const { return may_relax_; }
 
-  /// The one way in for every put and signal to another rank.
+  /// The one way in for every put and signal.
   struct Put {
     const char* call = "put";
     int rank = 0;
@@ -107,6 +132,17 @@ class WindowState {
                         void* before);
   void count(const CounterUpdate& counter);
 
+  /// Waits until `done`, which looks at a word that peers change.
+  template <typename Done>
+  bool wait_for_word(Done&& done, std::int64_t nanoseconds) {
+    if (!has_direct_peers_) return engine_.wait_until(done, nanoseconds);
+    return engine_.wait_for_word(done, nanoseconds, world_.direct_use.mine().pace);
+  }
+  /// What this process stored into peers' memory is there before anything that follows.
+  void settle() const {
+    if (has_direct_peers_) std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+
   std::int64_t nanoseconds(Deadline deadline) const {
     return deadline.nanoseconds(std::int64_t{engine_.settings().timeout_ms} * 1'000'000);
   }
@@ -114,7 +150,50 @@ class WindowState {
   Error timed_out(const char* call, int rank, std::int64_t nanoseconds);
 
  private:
-  Result<Ticket> put_to_self(const Put& request);
+  // window_state.cc
+  Result<void> take_memory(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options);
+  bool take_heap(std::size_t bytes, std::size_t signals);
+  void reach_directly(int rank, const memory::HeapName& name, bool signals_in_heap);
+  std::size_t barrier_words() const;
+  PeerPart& part_of(int rank) { return parts_[static_cast<std::size_t>(rank)]; }
+
+  // direct.cc: what this process does on memory it can touch, its own or a peer's.
+  /// Whether an operation may go past the engine now.
+  bool may_touch(int rank) {
+    if (is_self(rank)) return true;
+    const transport::Flow* flow = engine_.existing_flow(rank);
+    if (flow == nullptr || !flow->direct.load(std::memory_order_relaxed)) return begin_touching(rank);
+    // Acquire: what the engine brought there before took effect before what follows; and a loss, which leaves nothing
+    // outstanding, is seen by the second.
+    return flow->outstanding.load(std::memory_order_acquire) == 0 && !flow->failed.load(std::memory_order_acquire);
+  }
+  bool begin_touching(int rank);
+  /// Signals in memory that the caller brought cannot be reached; and what precedes a signal goes the signal's way.
+  static bool takes(const DirectPart& part, const Put& request) {
+    return request.signal == nullptr || request.signal->index < signals_of(part, request).signals.size();
+  }
+  static const transport::Exposure& signals_of(const DirectPart& part, const Put& request) {
+    return request.exposure == 0 ? part.data : part.barrier;
+  }
+  void put_directly(const DirectPart& part, const Put& request);
+  bool atomic_directly(const DirectPart& part, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body,
+                       std::uint64_t& before);
+  void used_directly(DirectUse::What what, std::size_t bytes);
+
+  /// The same as `check_put`, without the words for what is wrong.
+  bool is_good(const Put& request) const {
+    const auto rank = static_cast<std::size_t>(request.rank);
+    if (rank >= parts_.size()) return false;
+    const PeerPart& peer = parts_[rank];
+    return request.offset <= peer.bytes && request.bytes <= peer.bytes - request.offset &&
+           (request.source != nullptr || request.bytes == 0) &&
+           (request.signal == nullptr || request.exposure != 0 || request.signal->index < peer.signals) &&
+           (request.counter == nullptr || request.counter->index < counters_.size());
+  }
+  // operations.cc
+  Result<Ticket> put_by_engine(Put request);  // a copy: so the fast way need not make one
+  Result<Ticket> get_by_engine(int rank, std::size_t offset, void* destination, std::size_t bytes);
+  Result<void> check_put(const Put& request) const;
   transport::Bulk bulk(int rank, std::size_t offset, void* local, std::size_t bytes);
   template <typename Attempt>
   Result<void> submit_bulk(const char* call, int rank, transport::Bulk work, Attempt&& attempt);
@@ -131,6 +210,9 @@ class WindowState {
   std::uint32_t barrier_exposure_id_ = 0;
   std::span<std::uint64_t> counters_;
   std::vector<PeerPart> parts_;
+  std::vector<std::unique_ptr<const DirectPart>> direct_parts_;
+  bool has_direct_peers_ = false;
+  bool own_signals_ = true;  ///< not the caller's
   std::uint64_t barriers_ = 0;
   bool per_rank_ = false;
   bool may_relax_ = true;

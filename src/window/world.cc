@@ -110,6 +110,7 @@ Result<World> World::open(const WorldOptions& options) {
   state.owned_bootstrap = std::move(owned);
   state.bootstrap = bootstrap;
   state.owned_clock = std::move(clock);
+  state.shares_memory = settings.shared_memory != "off";
   for (const fabric::Rail* rail : state.engine->rails()) {
     log_info("rail {}: {} on {}", rail->name(), rail->capabilities().provider, rail->fabric());
   }
@@ -150,7 +151,9 @@ Result<void> World::barrier(Deadline deadline) {
 
 WorldStatistics World::statistics() const {
   const transport::BatonHold hold(state_->engine->baton());
-  return state_->engine->statistics();
+  WorldStatistics statistics = state_->engine->statistics();
+  state_->direct_use.report(statistics);
+  return statistics;
 }
 
 }  // namespace railyard

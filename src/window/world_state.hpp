@@ -9,6 +9,7 @@
 #include "base/clock.hpp"
 #include "railyard/world.hpp"
 #include "transport/engine.hpp"
+#include "window/direct_use.hpp"
 #include "window/directory.hpp"
 
 namespace railyard {
@@ -38,6 +39,8 @@ class WorldState {
   int rank = 0;
   int size = 1;
   std::unique_ptr<transport::Engine> engine;
+  bool shares_memory = false;  ///< windows lie where peers on this host can map them; never in an assembled world
+  DirectUse direct_use;
 
  private:
   void move_until(const std::atomic<bool>& over);

@@ -30,6 +30,7 @@ Owned<ry_settings> loopback_settings(const char* rails = "2") {
   EXPECT_EQ(ry_settings_from_environment(&settings), RY_OK) << ry_error_text();
   EXPECT_EQ(ry_settings_set(settings, "RAILYARD_PROVIDER", "tcp"), RY_OK) << ry_error_text();
   EXPECT_EQ(ry_settings_set(settings, "RAILYARD_INTERFACES", "lo"), RY_OK) << ry_error_text();
+  EXPECT_EQ(ry_settings_set(settings, "RAILYARD_SHARED_MEMORY", "off"), RY_OK) << ry_error_text();
   EXPECT_EQ(ry_settings_set(settings, "RAILYARD_RAILS", rails), RY_OK) << ry_error_text();
   EXPECT_EQ(ry_settings_set(settings, "RAILYARD_BOOTSTRAP", "single"), RY_OK) << ry_error_text();
   return Owned<ry_settings>(settings);

@@ -13,6 +13,7 @@
 
 #include "doubles/strict.hpp"
 #include "fabric/rail.hpp"
+#include "fabric/shm/rail.hpp"
 
 namespace railyard::fabric {
 
@@ -20,15 +21,19 @@ struct Bed {
   const char* name;
   const char* provider;
   const char* interfaces;
-  const char* endpoints;         ///< RAILYARD_ENDPOINTS
+  const char* endpoints;         ///< RAILYARD_ENDPOINTS; of our own shared memory: whether it copies once
   bool reports_bad_keys = true;  ///< libfabric's shm drops a write with a wrong key and tells nobody
+  const char* driver = "ofi";
 
-  bool connected() const { return std::string_view(endpoints) == "connected"; }
+  bool tcp() const { return std::string_view(provider) == "tcp"; }
+  bool fences_exactly() const { return std::string_view(endpoints) == "connected" || own_shared_memory(); }
+  bool own_shared_memory() const { return std::string_view(driver) == "shm"; }
 };
 
 inline Settings settings_for(const Bed& bed, std::uint32_t rails) {
   Settings settings;
   settings.driver = "ofi";
+  settings.shared_memory = "off";
   settings.provider = bed.provider;
   settings.interfaces = bed.interfaces;
   settings.endpoints = bed.endpoints;
@@ -36,11 +41,30 @@ inline Settings settings_for(const Bed& bed, std::uint32_t rails) {
   return settings;
 }
 
+/// Our own rail through shared memory; there is one per process, so tests open it themselves.
+inline const Bed kSingleCopy{"single_copy", "shared memory", "", "yes", true, "shm"};
+inline const Bed kRingsOnly{"rings_only", "shared memory", "", "no", true, "shm"};
+
+inline Result<std::vector<std::unique_ptr<Rail>>> open_bed(const Bed& bed, std::uint32_t count) {
+  if (!bed.own_shared_memory()) return open_rails(settings_for(bed, count));
+  std::vector<std::unique_ptr<Rail>> rails;
+  while (rails.size() < count) {
+    shm::ShmRail::Options options;
+    if (std::string_view(bed.endpoints) == "no") options.single_copy_from = SIZE_MAX;
+    auto rail = shm::ShmRail::open(options);
+    if (!rail) return std::move(rail.error());
+    rails.push_back(std::move(*rail));
+  }
+  return rails;
+}
+
 inline const std::vector<Bed>& beds() {
   static const std::vector<Bed> all = {{"tcp_connected", "tcp", "lo", "connected"},
                                        {"tcp_datagram", "tcp", "lo", "datagram"},
                                        {"shm", "shm", "", "auto", false},
-                                       {"strict", "strict", "lo", "auto"}};
+                                       {"strict", "strict", "lo", "auto"},
+                                       kSingleCopy,
+                                       kRingsOnly};
   return all;
 }
 

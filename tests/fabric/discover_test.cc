@@ -12,6 +12,7 @@ namespace {
 
 Settings with(const char* provider, const char* interfaces, std::uint32_t rails = 0) {
   Settings settings;
+  settings.shared_memory = "off";
   settings.provider = provider;
   settings.interfaces = interfaces;
   settings.rails = rails;

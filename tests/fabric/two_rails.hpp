@@ -30,7 +30,7 @@ class TwoRails : public ::testing::TestWithParam<Bed> {
 
   void SetUp() override {
     strict_.forget();
-    auto rails = open_rails(settings_for(GetParam(), 2));
+    auto rails = open_bed(GetParam(), 2);
     ASSERT_TRUE(rails.ok()) << rails.error().text();
     ASSERT_EQ(rails->size(), 2u);
     a_.rail = std::move((*rails)[0]);

@@ -154,6 +154,40 @@ TEST_F(ShmEndpoint, ADeadOwnersNameIsFree) {
   EXPECT_EQ(files(), 3u) << "two identities and one name";
 }
 
+TEST_F(ShmEndpoint, AForkedChildNeitherKeepsNorEndsItsParentsEndpoint) {
+  int pipes[2];
+  ASSERT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
+  const pid_t owner = child([&] {
+    Notes notes;
+    auto server = open("server", notes, true);
+    // This one lives on after its parent, with everything that fork gave it.
+    const pid_t survivor = child([&] {
+      while (true) ::pause();
+    });
+    // This one destroys what it was given, as a program that ends normally does.
+    ::waitpid(child([&] { server.reset(); }), nullptr, 0);
+    const pid_t answers[2] = {survivor, static_cast<pid_t>(files())};
+    [[maybe_unused]] const ssize_t written = ::write(pipes[1], answers, sizeof answers);
+    while (true) ::pause();
+  });
+  pid_t answers[2] = {0, 0};
+  ASSERT_EQ(::read(pipes[0], answers, sizeof answers), static_cast<ssize_t>(sizeof answers));
+  EXPECT_EQ(answers[1], 3) << "the child removed its parent's names";
+  Notes notes;
+  {
+    auto client = open("", notes);
+    EXPECT_TRUE(client->connect_name("server"));
+    EXPECT_EQ(Endpoint::open({.directory = directory_, .name = "server"}, notes).status(), Status::busy);
+  }
+  ::kill(owner, SIGKILL);
+  ::waitpid(owner, nullptr, 0);
+  auto next = open("server", notes);
+  EXPECT_EQ(files(), 2u) << "the survivor does not keep the dead one's names";
+  ::kill(answers[0], SIGKILL);
+  ::close(pipes[0]);
+  ::close(pipes[1]);
+}
+
 TEST_F(ShmEndpoint, RemovingTheDeadSparesTheLiving) {
   Notes notes;
   auto alive = open("alive", notes, true);

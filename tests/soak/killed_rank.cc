@@ -379,6 +379,7 @@ int main(int argc, char** argv) {
   if (survivor) return Survivor::run();
   ::setenv("RAILYARD_INTERFACES", "lo", 0);
   ::setenv("RAILYARD_RAILS", "2", 0);
+  ::setenv("RAILYARD_SHARED_MEMORY", "off", 0);
   ::setenv("RAILYARD_LOG", "error", 0);
   for (const char* deadline : {"RAILYARD_PEER_TIMEOUT_MS", "RAILYARD_BOOTSTRAP_TIMEOUT_MS"}) {
     ::setenv(deadline, std::to_string(options.deadline_ms).c_str(), 1);

@@ -27,6 +27,20 @@ TEST(Pairing, NoSharedFabricMeansTryAll) {
   EXPECT_EQ(pair_rails(Names{"a", "b"}, Names{"x"}), (Pairs{{0, 0}, {1, 0}}));
 }
 
+TEST(Pairing, SharedMemoryIsUsedAlone) {
+  const Names here{"a", "b", "shared memory x"};
+  EXPECT_EQ(pair_rails(here, Names{"shared memory x", "a", "b"}), (Pairs{{2, 0}}));
+  EXPECT_EQ(pair_rails(here, Names{"shared memory x", "a", "b"}, true), (Pairs{{0, 1}, {1, 2}}));
+}
+
+TEST(Pairing, TheMemoryOfTwoMachinesIsNoFabric) {
+  const Names here{"a", "shared memory x"};
+  EXPECT_EQ(pair_rails(here, Names{"shared memory y", "a"}), (Pairs{{0, 1}}));
+  EXPECT_EQ(pair_rails(here, Names{"shared memory y", "z"}), (Pairs{{0, 1}}));
+  EXPECT_TRUE(pair_rails(Names{"shared memory x"}, Names{"shared memory y"}).empty());
+  EXPECT_TRUE(pair_rails(Names{"shared memory x"}, Names{"shared memory x"}, true).empty());
+}
+
 TEST(Pairing, BothEndsComputeTheSamePairs) {
   const Names here{"a", "b", "a", "c"};
   const Names there{"a", "a", "a", "b", "z"};

@@ -64,8 +64,10 @@ class ThreadBootstrap final : public Bootstrap {
   int rank_;
 };
 
+/// Everything goes over the rails.
 inline Settings loopback_settings(std::uint32_t rails) {
   Settings settings;
+  settings.shared_memory = "off";
   settings.provider = "tcp";
   settings.interfaces = "lo";
   settings.rails = rails;

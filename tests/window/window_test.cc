@@ -20,13 +20,23 @@ std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed) {
   return made;
 }
 
-/// Every test runs on one rail and on several.
-class WindowTest : public ::testing::TestWithParam<std::uint32_t> {
- protected:
-  Settings settings() const { return loopback_settings(GetParam()); }
+/// Every test runs on one rail, on several, and on memory that the ranks map from each other.
+struct Way {
+  const char* name;
+  std::uint32_t rails;
+  const char* shared_memory;
 };
-INSTANTIATE_TEST_SUITE_P(Rails, WindowTest, ::testing::Values(1U, 3U),
-                         [](const auto& info) { return std::to_string(info.param) + "rails"; });
+class WindowTest : public ::testing::TestWithParam<Way> {
+ protected:
+  Settings settings() const {
+    Settings settings = loopback_settings(GetParam().rails);
+    settings.shared_memory = GetParam().shared_memory;
+    return settings;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Rails, WindowTest,
+                         ::testing::Values(Way{"1rails", 1, "off"}, Way{"3rails", 3, "off"}, Way{"direct", 2, "on"}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(WindowTest, PutSignalBringsItsBytesAtEverySize) {
   run_ranks(2, settings(), [](World& world) {

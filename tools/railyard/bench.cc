@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -98,6 +99,10 @@ Result<Settings> make_settings(const Line& line) {
   auto settings = Settings::from_environment();
   if (!settings) return settings;
   const std::string rails = line.rails == 0 ? "" : fmt::format("{}", line.rails);
+  // What it measures are rails into a network, also where its two ranks share a host.
+  if (std::getenv("RAILYARD_SHARED_MEMORY") == nullptr) {
+    if (auto set = settings->set("RAILYARD_SHARED_MEMORY", "off"); !set) return std::move(set.error());
+  }
   for (const auto& [name, value] : {std::pair<const char*, const std::string&>{"RAILYARD_DRIVER", line.driver},
                                     {"RAILYARD_PROVIDER", line.provider},
                                     {"RAILYARD_INTERFACES", line.interfaces},

@@ -62,11 +62,13 @@ int run_demo(const Line& line) {
   }
   auto settings = Settings::from_environment();
   if (!settings) return report_error("demo", settings.error());
-  // An embedded default for what the environment leaves open: it must run on any machine, without a network.
+  // An embedded default for what the environment leaves open: it must run on any machine, without a network, and show
+  // rails at work.
   const std::string rails = fmt::format("{}", line.rails);
   for (const auto& [name, value] : {std::pair<const char*, std::string>{"RAILYARD_PROVIDER", "tcp"},
                                     {"RAILYARD_INTERFACES", "lo"},
-                                    {"RAILYARD_RAILS", rails}}) {
+                                    {"RAILYARD_RAILS", rails},
+                                    {"RAILYARD_SHARED_MEMORY", "off"}}) {
     if (std::getenv(name) != nullptr) continue;
     if (auto set = settings->set(name, value); !set) return report_error("demo", set.error());
   }

@@ -22,7 +22,7 @@
 #include "fabric/ofi/keys.hpp"
 #include "fabric/ofi/landing.hpp"
 #include "fabric/ofi/link_watch.hpp"
-#include "fabric/ofi/pending.hpp"
+#include "fabric/pending.hpp"
 #include "fabric/rail.hpp"
 
 namespace railyard::fabric::ofi {

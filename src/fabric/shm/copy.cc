@@ -1,7 +1,5 @@
 #include "fabric/shm/copy.hpp"
 
-#include <algorithm>
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -94,45 +92,12 @@ void copy_long(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
-  if (has_avx) {
+  if (has_avx && reinterpret_cast<std::uintptr_t>(to) % 64 == 0) {
     copy_past_cache_avx(to, from, bytes);
     return;
   }
 #endif
   copy_bytes(to, from, bytes);
 }
-
-#if defined(__x86_64__)
-bool PayloadWriter::go_past_cache(const std::byte* to, std::size_t bytes, std::uint64_t now) {
-  const bool stream = now - last_ < kStreamCycles;
-  last_ = now;
-  if (reinterpret_cast<std::uintptr_t>(to) % 64 != 0) return false;
-  if (bytes >= kLeastAlways) return true;
-  if (cycles_per_line_ > kFarCycles) return copies_ % kPlainEvery != 0;
-  return stream && bytes >= kLeastInStream;
-}
-
-void PayloadWriter::write_long(std::byte* to, const std::byte* from, std::size_t bytes) {
-  const std::uint64_t now = __rdtsc();
-  ++copies_;
-  if (go_past_cache(to, bytes, now)) {
-    copy_past_cache(to, from, bytes);
-    return;
-  }
-  const bool timed = copies_ % kTimedEvery == 0;
-  // Earlier stores are done before the clock starts.
-  if (timed) _mm_mfence();
-  const std::uint64_t begin = timed ? __rdtsc() : 0;
-  prefetch_for_writing(to, std::min<std::size_t>(bytes, 1024));
-  copy_bytes(to, from, bytes);
-  if (!timed) return;
-  _mm_mfence();
-  // An interrupt is not a distance.
-  const std::uint64_t cycles = std::min<std::uint64_t>((__rdtsc() - begin) / (bytes / 64), 4 * kFarCycles);
-  cycles_per_line_ = (cycles_per_line_ * 3 + cycles) / 4;
-}
-#else
-void PayloadWriter::write_long(std::byte* to, const std::byte* from, std::size_t bytes) { copy_bytes(to, from, bytes); }
-#endif
 
 }  // namespace railyard::fabric::shm

@@ -71,41 +71,15 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
 inline void prefetch_for_reading(const std::byte* from, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 3);
 }
-/// The same, to be overwritten: the other core's copies are given up while there is time.
-inline void prefetch_for_writing(const std::byte* to, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(to + at, 1, 3);
+
+/// The processor's clock, read after all earlier loads are done. 0 where there is none to read cheaply.
+inline std::uint64_t ticks() {
+#if defined(__SSE2__)
+  _mm_lfence();
+  return __builtin_ia32_rdtsc();
+#else
+  return 0;
+#endif
 }
-
-/// Fills payloads in the way that costs least. A line that is dirty in the producer's cache is slow to read for the
-/// consumer, and slower the farther their cores are apart; one that was stored past the cache costs the producer a
-/// wait, which only a stream or a long payload makes up for. The distance shows in what plain stores cost: lines must
-/// come from the consumer's cache first. It can change while a program runs (threads move), so some plain copies are
-/// timed until their stores are done, and even with far cores one copy in many is plain. docs/shm.md has the figures.
-class PayloadWriter {
- public:
-  void write(std::byte* to, const std::byte* from, std::size_t bytes) {
-    if (bytes < kLeastPast) {
-      prefetch_for_writing(to, bytes);
-      copy_bytes(to, from, bytes);
-    } else {
-      write_long(to, from, bytes);
-    }
-  }
-
- private:
-  static constexpr std::size_t kLeastPast = 1024;       ///< shorter ones are always plain
-  static constexpr std::size_t kLeastInStream = 3072;   ///< in a stream between near cores
-  static constexpr std::size_t kLeastAlways = 8192;     ///< longer ones never are
-  static constexpr std::uint64_t kStreamCycles = 1500;  ///< what comes sooner after the last one is a stream
-  static constexpr std::uint64_t kFarCycles = 60;       ///< a line that costs more comes from far away
-  static constexpr std::uint32_t kTimedEvery = 32;
-  static constexpr std::uint32_t kPlainEvery = 128;
-  void write_long(std::byte* to, const std::byte* from, std::size_t bytes);
-  bool go_past_cache(const std::byte* to, std::size_t bytes, std::uint64_t now);
-
-  std::uint64_t cycles_per_line_ = 0;  ///< smoothed
-  std::uint64_t last_ = 0;             ///< when the last one was written
-  std::uint32_t copies_ = 0;
-};
 
 }  // namespace railyard::fabric::shm

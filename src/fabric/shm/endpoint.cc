@@ -50,6 +50,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::open(const Options& options, Listene
 }
 
 Endpoint::~Endpoint() {
+  if (!object_.own()) return;
   while (!receivers_.empty()) disconnect(*receivers_.begin()->second);
   if (options_.can_sleep) ::unlink(bell_path(options_.directory, identity()).c_str());
 }
@@ -73,7 +74,29 @@ Result<Outbound*> Endpoint::connect(PeerObject peer) {
   std::string bell = bell_path(options_.directory, identity);
   std::unique_ptr<Outbound> to(new Outbound(std::move(peer), std::move(bell)));
   if (auto claimed = claim(*to); !claimed) return std::move(claimed.error());
+  pair(*to);
   return (receivers_[identity.bytes] = std::move(to)).get();
+}
+
+/// The two ways between two endpoints know each other.
+void Endpoint::pair(Outbound& to) {
+  for (const auto& from : senders_) {
+    if (from->sender_.bytes != to.identity().bytes || from->finished_) continue;
+    to.back_ = &from->consumer_;
+    to.back_claim_ = from->claim_;
+    from->back_ = &to;
+  }
+}
+void Endpoint::unpair(const Outbound& to) {
+  for (const auto& from : senders_)
+    if (from->back_ == &to) from->back_ = nullptr;
+}
+void Endpoint::unpair(const Inbound& from) {
+  for (const auto& [identity, to] : receivers_) {
+    if (to->back_ != &from.consumer_) continue;
+    to->back_ = nullptr;
+    to->back_claim_ = 0;
+  }
 }
 
 Result<void> Endpoint::claim(Outbound& to) {
@@ -90,7 +113,9 @@ Result<void> Endpoint::claim(Outbound& to) {
   to.control_ = to.peer_.controls() + ring;
   to.producer_ = Producer(to.memory_.data(), ring_place(ring).bytes, to.control_);
   to.peer_sleeps_ = to.peer_.header().can_sleep != 0;
+  to.claim_ = 1 + claims_++ % (Extent::kClaims - 1);
   RingControl& control = *to.control_;
+  control.claim = to.claim_;
   control.pid = ::getpid();
   control.pid_namespace = own_pid_namespace();
   control.name = {};
@@ -112,6 +137,7 @@ void Endpoint::announce(Outbound& to) {
 void Endpoint::disconnect(Outbound& to) {
   to.control_->left.store(1, std::memory_order_release);
   announce(to);
+  unpair(to);
   receivers_.erase(to.identity().bytes);
 }
 
@@ -168,10 +194,12 @@ void Endpoint::accept(std::uint32_t ring, const Owner& owner) {
   from->ring_ = ring;
   from->sender_ = identity_of(owner);
   from->name_ = text_of(control.name);
+  from->claim_ = control.claim % Extent::kClaims;
   if (auto object = PeerObject::open_identity(options_.directory, from->sender_)) from->object_ = std::move(*object);
   from->consumer_ = Consumer(object_.at(place.offset), place.bytes, &control);
   accepted_[ring] = true;
   senders_.push_back(std::move(from));
+  if (const auto it = receivers_.find(senders_.back()->sender_.bytes); it != receivers_.end()) pair(*it->second);
 }
 
 /// Empties the ring before its owner field: the next claimer finds everything as new.
@@ -179,7 +207,6 @@ void Endpoint::release(std::uint32_t ring) {
   RingControl& control = object_.controls()[ring];
   clear_ring(object_.at(ring_place(ring).offset), ring_place(ring).bytes);
   control.consumed.store(0, std::memory_order_relaxed);
-  control.consumed_data.store(0, std::memory_order_relaxed);
   control.left.store(0, std::memory_order_relaxed);
   control.ready.store(0, std::memory_order_relaxed);
   Owner& owner = object_.owners()[ring];
@@ -207,6 +234,7 @@ void Endpoint::check_senders(bool ask_system) {
     }
     if (over && from.finished_) {
       if (died) identity_alive(options_.directory, from.sender_);  // removes what it left behind
+      unpair(from);
       release(from.ring_);
       std::swap(senders_[index], senders_.back());
       senders_.pop_back();
@@ -232,6 +260,7 @@ void Endpoint::check_receivers(bool ask_system) {
     // What the peer sent before its end is handled first: an answer in it may end what waits for the peer.
     if (to.lost_ && !has_sender(to.identity())) {
       listener_.lost(to);
+      unpair(to);
       receivers_.erase(current);
     }
   }

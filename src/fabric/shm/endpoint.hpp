@@ -25,14 +25,17 @@ class Outbound {
   Record* reserve_line() { return producer_.reserve_line(); }
   Reservation reserve(std::size_t bytes) { return producer_.reserve(bytes); }
   void publish(Word word) {
-    producer_.publish(word);
+    producer_.publish(word, back_claim_, back_ != nullptr ? back_->freed() : 0);
     if (peer_sleeps_) wake();
   }
   void write(std::byte* to, const std::byte* from, std::size_t bytes) { producer_.write(to, from, bytes); }
   std::size_t most_payload() const { return producer_.most_payload(); }
+  std::size_t piece_bytes(std::size_t total) const { return producer_.piece_bytes(total); }
 
   /// The peer has closed or its ring is broken: nothing sent now arrives. A look at a line that never changes else.
   bool gone() const { return lost_ || peer_.closed() || producer_.broken(); }
+  /// The peer's own counters cannot be: nothing sent now arrives, though it may live.
+  bool broken() const { return producer_.broken(); }
   const Identity& identity() const { return peer_.identity(); }
   const PeerObject& peer() const { return peer_; }
 
@@ -46,6 +49,9 @@ class Outbound {
   PeerObject peer_;
   Mapping memory_;
   Producer producer_;
+  std::uint32_t claim_ = 0;         ///< our number for this ring
+  const Consumer* back_ = nullptr;  ///< the peer's ring here: what was freed of it goes out with every record
+  std::uint32_t back_claim_ = 0;
   RingControl* control_ = nullptr;
   bool peer_sleeps_ = false;
   bool lost_ = false;
@@ -69,7 +75,9 @@ class Inbound {
   std::string name_;
   std::optional<PeerObject> object_;  ///< to see whether the sender lives; empty if it had gone when it was accepted
   Consumer consumer_;
-  bool finished_ = false;  ///< reported as ended; the ring waits for its owner's end
+  std::uint32_t claim_ = 0;   ///< the sender's number for this ring
+  Outbound* back_ = nullptr;  ///< our ring there: what the peer freed of it comes in with every record
+  bool finished_ = false;     ///< reported as ended; the ring waits for its owner's end
 };
 
 /// What an endpoint tells its user, from inside `poll`.
@@ -105,7 +113,8 @@ class Endpoint {
   std::size_t poll(Handler&& handler) {
     std::size_t taken = 0;
     const std::size_t watched = std::min(senders_.size(), kWatched);
-    for (std::size_t index = 0; index < watched; ++index) taken += drain(*senders_[index], handler);
+    for (std::size_t index = 0; index < watched; ++index)
+      if (!senders_[index]->consumer_.quiet()) taken += drain(*senders_[index], handler);
     if (senders_.size() > kWatched) [[unlikely]]
       taken += visit_others(handler);
     if (++passes_ % kPassesPerLook == 0 || object_.header().news.load(std::memory_order_acquire) != seen_news_)
@@ -136,7 +145,10 @@ class Endpoint {
   static std::size_t drain(Inbound& from, Handler& handler) {
     Arrival arrival;
     std::size_t taken = 0;
-    while (taken < kRecordsPerVisit && from.consumer_.peek(arrival) && handler(from, arrival)) {
+    while (taken < kRecordsPerVisit && from.consumer_.peek(arrival)) {
+      if (from.back_ != nullptr && Extent::claim_of(arrival.record->extent) == from.back_->claim_)
+        from.back_->producer_.told(arrival.record->freed);
+      if (!handler(from, arrival)) break;
       from.consumer_.pop();
       ++taken;
     }
@@ -157,6 +169,9 @@ class Endpoint {
   Result<Outbound*> connect(PeerObject peer);
   Result<void> claim(Outbound& to);
   static void announce(Outbound& to);
+  void pair(Outbound& to);
+  void unpair(const Outbound& to);
+  void unpair(const Inbound& from);
   void look_around();
   void accept_new();
   void accept(std::uint32_t ring, const Owner& owner);
@@ -172,6 +187,7 @@ class Endpoint {
   Fd bell_;
   std::vector<std::unique_ptr<Inbound>> senders_;
   std::map<std::array<std::uint8_t, 16>, std::unique_ptr<Outbound>> receivers_;  ///< by identity
+  std::uint32_t claims_ = 0;
   std::vector<bool> accepted_ = std::vector<bool>(kRings);
   std::uint32_t seen_news_ = 0;
   std::uint32_t passes_ = 0;

@@ -15,7 +15,7 @@ inline constexpr std::size_t kLine = 64;
 inline constexpr std::size_t kPage = 4096;
 /// "RYSHM" and the layout's number: a peer of another layout is refused.
 inline constexpr std::uint64_t kMagic = 0x0000'004d'4853'5952;
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::size_t kMostNameBytes = 191;
 
 /// Rings by size: the first senders get long ones, a crowd gets short ones, so that thousands cost little memory.
@@ -65,12 +65,12 @@ static_assert(sizeof(ObjectHeader) <= kPage);
 
 /// One ring's bookkeeping, beside the table of owners.
 struct RingControl {
-  // Consumer: what it has freed since the claim, records and payload bytes. Written once for many records.
+  // Consumer: records it has freed since the claim. Written once for many records, and when there are no more.
   alignas(kLine) std::atomic<std::uint64_t> consumed;
-  std::atomic<std::uint64_t> consumed_data;
   // Producer, from the claim to its end.
   alignas(kLine) std::atomic<std::uint32_t> ready;  ///< the fields below are valid
   std::atomic<std::uint32_t> left;                  ///< nothing more will come
+  std::uint32_t claim;                              ///< the producer's own number for this claim
   std::int32_t pid;
   std::uint64_t pid_namespace;
   alignas(kLine) std::array<char, kMostNameBytes + 1> name;  ///< the sender's own
@@ -96,34 +96,52 @@ static_assert(ring_place(kRings - 1).bytes != 0 && ring_place(kRings).bytes == 0
 
 /// One line: what a record says. `word` is stored last and tells the consumer that the rest is there.
 struct Record {
-  static constexpr std::size_t kShort = 40;  ///< payload that fits in the line
+  static constexpr std::size_t kShort = 32;  ///< payload that fits in the line
 
   std::uint64_t word;
+  std::uint32_t extent;  ///< see Extent
+  std::uint32_t freed;   ///< of the way back: the lower half of how many records its producer may reuse
   std::array<std::uint64_t, 2> arguments;
   union {
     std::array<std::byte, kShort> payload;
-    std::array<std::uint64_t, 5> more;  ///< of a record whose payload lies elsewhere
+    std::array<std::uint64_t, 4> more;  ///< of a record whose payload lies elsewhere
   };
 };
 static_assert(sizeof(Record) == kLine);
 
-/// `Record::word`: payload bytes, kind, flags, and a check that tells this lap's word from an earlier one.
+/// `Record::word`: kind, flags, and the record's number, which tells it from everything that lay there before.
 struct Word {
   static constexpr std::uint8_t kInFirst = 0x80;  ///< a flag: the payload lies in the record's line
+  static constexpr int kNumberBits = 48;          ///< a record each 10 ns for a month
+  static constexpr std::uint64_t kNumberMask = (std::uint64_t{1} << kNumberBits) - 1;
 
   std::uint32_t bytes = 0;
   std::uint8_t kind = 0;
   std::uint8_t flags = 0;
 
   bool in_first() const { return (flags & kInFirst) != 0; }
-  constexpr std::uint64_t pack(std::uint16_t check) const {
-    return std::uint64_t{bytes} | std::uint64_t{kind} << 32 | std::uint64_t{flags} << 40 | std::uint64_t{check} << 48;
+  /// What it takes of the payload area.
+  std::size_t lines() const { return in_first() ? 0 : (std::size_t{bytes} + kLine - 1) / kLine * kLine; }
+  constexpr std::uint64_t pack(std::uint64_t number) const {
+    return (number & kNumberMask) | std::uint64_t{kind} << kNumberBits | std::uint64_t{flags} << (kNumberBits + 8);
   }
-  static constexpr std::uint16_t check_of(std::uint64_t word) { return static_cast<std::uint16_t>(word >> 48); }
-  static constexpr Word unpack(std::uint64_t word) {
-    return {static_cast<std::uint32_t>(word), static_cast<std::uint8_t>(word >> 32),
-            static_cast<std::uint8_t>(word >> 40)};
+  static constexpr std::uint64_t number_of(std::uint64_t word) { return word & kNumberMask; }
+  static constexpr Word unpack(std::uint64_t word, std::uint32_t bytes) {
+    return {bytes, static_cast<std::uint8_t>(word >> kNumberBits),
+            static_cast<std::uint8_t>(word >> (kNumberBits + 8))};
   }
+};
+
+/// `Record::extent`: the payload's bytes, and of which ring `Record::freed` tells: the number that its producer gave it
+/// when it claimed it. 0: of none.
+struct Extent {
+  static constexpr int kByteBits = 20;
+  static constexpr std::uint32_t kByteMask = (1U << kByteBits) - 1;
+  static constexpr std::uint32_t kClaims = 1U << (32 - kByteBits);
+
+  static constexpr std::uint32_t pack(std::uint32_t bytes, std::uint32_t claim) { return bytes | claim << kByteBits; }
+  static constexpr std::uint32_t bytes_of(std::uint32_t extent) { return extent & kByteMask; }
+  static constexpr std::uint32_t claim_of(std::uint32_t extent) { return extent >> kByteBits; }
 };
 
 /// A quarter of a ring is records, the rest their payloads.
@@ -131,8 +149,8 @@ constexpr std::size_t records_bytes(std::size_t ring_bytes) { return ring_bytes 
 constexpr std::size_t record_count(std::size_t ring_bytes) { return records_bytes(ring_bytes) / kLine; }
 constexpr std::size_t data_ring_bytes(std::size_t ring_bytes) { return ring_bytes - records_bytes(ring_bytes); }
 constexpr std::size_t whole_lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-/// The longest payload of one record: a third of the byte ring. With a quarter of it freed but not yet told and as much
-/// again skipped at its end, one more still fits: an empty ring never refuses.
+/// The longest payload of one record: several fit, so that one is read while the next is written.
 constexpr std::size_t most_payload(std::size_t ring_bytes) { return data_ring_bytes(ring_bytes) / 3; }
+static_assert(most_payload(kRingClasses[0].bytes) <= Extent::kByteMask);
 
 }  // namespace railyard::fabric::shm

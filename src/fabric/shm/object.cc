@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -11,7 +12,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 namespace railyard::fabric::shm {
 
@@ -60,6 +63,43 @@ bool locked_by_another(int fd) {
   lock.l_whence = SEEK_SET;
   return ::fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
+
+/// Lets a forked child go of its parent's files at once: a lock lasts until the last who has its file open lets go, and
+/// the child must not keep the names of a parent that dies.
+class LetGoInChild {
+ public:
+  static void add(int fd) {
+    LetGoInChild& all = instance();
+    const std::lock_guard guard(all.mutex_);
+    all.files_.push_back(fd);
+  }
+  static void remove(int fd) {
+    LetGoInChild& all = instance();
+    const std::lock_guard guard(all.mutex_);
+    std::erase(all.files_, fd);
+  }
+
+ private:
+  LetGoInChild() { ::pthread_atfork(before, after_in_parent, after_in_child); }
+  static LetGoInChild& instance() {
+    // Never destroyed: endpoints of the program may outlive everything else here.
+    static auto* const all = new LetGoInChild;
+    return *all;
+  }
+  static void before() { instance().mutex_.lock(); }
+  static void after_in_parent() { instance().mutex_.unlock(); }
+  static void after_in_child() {
+    // The numbers stay taken, by something harmless: their owners will close them.
+    const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (const int fd : instance().files_) ::dup3(nothing, fd, O_CLOEXEC);
+    if (nothing >= 0) ::close(nothing);
+    instance().files_.clear();
+    instance().mutex_.unlock();
+  }
+
+  std::mutex mutex_;
+  std::vector<int> files_;
+};
 
 bool same_file(int fd, const std::string& path) {
   struct stat open {};
@@ -141,12 +181,12 @@ Result<OwnObject> OwnObject::create(const std::string& directory, std::string_vi
   object.identity_ = std::make_unique<Identity>(Identity::make());
   object.file_ = Fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!object.file_) return system_error("cannot make a file in", directory);
-  const int fd = object.file_.get();
+  const int unlocked = object.file_.get();
   // Memory for what every sender touches; rings get theirs when they are claimed. A full /dev/shm is an error here, not
   // a signal later.
-  if (::ftruncate(fd, static_cast<off_t>(kObjectBytes)) != 0 || ::fallocate(fd, 0, 0, kControlsOffset) != 0)
+  if (::ftruncate(unlocked, static_cast<off_t>(kObjectBytes)) != 0 || ::fallocate(unlocked, 0, 0, kControlsOffset) != 0)
     return system_error("no room in", directory);
-  auto memory = Mapping::map(fd, 0, kObjectBytes);
+  auto memory = Mapping::map(unlocked, 0, kObjectBytes);
   if (!memory) return std::move(memory.error());
   object.memory_ = std::move(*memory);
 
@@ -168,7 +208,12 @@ Result<OwnObject> OwnObject::create(const std::string& directory, std::string_vi
     named = std::move(*path);
     std::memcpy(header.name.data(), name.data(), name.size());
   }
-  if (!take_lock(fd)) return system_error("cannot lock a file in", directory);
+  // Opened a second time: a forked child keeps the mapping, and with it the file as it was opened for that. The lock
+  // must not hang on it.
+  object.file_ = Fd(::open(fmt::format("/proc/self/fd/{}", object.file_.get()).c_str(), O_RDWR | O_CLOEXEC));
+  const int fd = object.file_.get();
+  if (!object.file_ || !take_lock(fd)) return system_error("cannot lock a file in", directory);
+  LetGoInChild::add(fd);
   const std::string path = identity_path(directory, *object.identity_);
   if (auto given = give_name(directory, fd, path); !given) return std::move(given.error());
   object.path_ = path;
@@ -179,8 +224,12 @@ Result<OwnObject> OwnObject::create(const std::string& directory, std::string_vi
   return object;
 }
 
+bool OwnObject::own() const { return header().pid == ::getpid(); }
+
 OwnObject::~OwnObject() {
   if (!file_) return;
+  LetGoInChild::remove(file_.get());
+  if (memory_.data() == nullptr || !own()) return;
   header().state.store(static_cast<std::uint32_t>(ObjectState::closed), std::memory_order_release);
   if (!name_path_.empty()) remove_name(file_.get(), name_path_);
   if (!path_.empty()) remove_name(file_.get(), path_);

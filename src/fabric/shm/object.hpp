@@ -50,6 +50,8 @@ class OwnObject {
   ~OwnObject();
 
   const Identity& identity() const { return *identity_; }
+  /// False in a child that was forked without exec: the endpoint is its parent's, whatever the child destroys.
+  bool own() const;
   ObjectHeader& header() const { return *reinterpret_cast<ObjectHeader*>(memory_.data()); }
   Owner* owners() const { return reinterpret_cast<Owner*>(memory_.data() + kOwnersOffset); }
   RingControl* controls() const { return reinterpret_cast<RingControl*>(memory_.data() + kControlsOffset); }

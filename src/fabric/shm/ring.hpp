@@ -1,17 +1,25 @@
-/// One producer, one consumer, in shared memory: a ring of one-line records, and a ring of bytes for their payloads.
+/// One producer, one consumer, in shared memory: one-line records, and an area for payloads that are longer.
 ///
-/// How a record is seen: the consumer looks at the word of the next line. It is this lap's when its check says so; each
-/// line is written once a lap and payloads never lie where words are, so nothing left over can pass for a record. The
-/// producer stores arguments and payload first and the word last, with release; one that dies at any instruction
-/// before that leaves the old word: the record never happened. A waiting consumer reads its own cached copy of the line
-/// until the producer takes the line: a short message moves one line, once. Frees are published for a quarter of the
-/// ring at a time.
+/// How a record is seen. Records are numbered from 1. The consumer looks for the next number in two places: the line
+/// after the last record, and the first line. Numbers do not come again, and payloads never lie where words are, so
+/// nothing left over can pass for a record. The producer stores everything else first and the word last, with release;
+/// one that dies at any instruction before that leaves the old word: the record never happened.
 ///
-/// What the other side wrote is checked before it is used: a word that cannot be, or a free count that runs backwards
-/// or ahead, makes the ring `broken`.
+/// Why two places. A line that both sides touched a moment ago moves from one core's cache to the other's at a fraction
+/// of what one costs that has sunk deeper. So the producer goes back to the first line, and the payloads to the start
+/// of their area, whenever it may: at once when everything was consumed, else when a few lines are used up and the
+/// first ones are free again. Only behind a consumer that is late does it go on to the ring's end. A *run* is what lies
+/// between two such starts; at most two are in use at once, and the new one stays below what is left of the old.
+///
+/// What is free, the producer learns from the records that come back (Record::freed), or by a look at the count that
+/// the consumer keeps, once in many records.
+///
+/// What the other side wrote is checked before it is used: a length that cannot be, or a free count that runs ahead,
+/// makes the ring `broken`.
 #pragma once
 
-#include <bit>
+#include <algorithm>
+#include <vector>
 
 #include "fabric/shm/copy.hpp"
 #include "fabric/shm/layout.hpp"
@@ -20,152 +28,261 @@ namespace railyard::fabric::shm {
 
 inline std::atomic_ref<std::uint64_t> word_of(Record& record) { return std::atomic_ref<std::uint64_t>(record.word); }
 
+/// What a run uses before it looks for a new start: about what stays in the nearest cache of both sides.
+inline constexpr std::size_t kRunRecords = 256;
+inline constexpr std::size_t kRunBytes = 12 * 1024;
+
 /// A record being written: its line, and room for its payload (null where that lies in the line).
 struct Reservation {
   Record* record = nullptr;
   std::byte* payload = nullptr;
 };
 
-/// Both sides count records and payload lines from the claim on, and both skip the end of the byte ring by one rule.
-class RingPosition {
+class Producer {
  public:
-  RingPosition() = default;
-  RingPosition(std::byte* ring, std::uint32_t bytes)
+  Producer() = default;
+  Producer(std::byte* ring, std::uint32_t bytes, RingControl* control)
       : records_(reinterpret_cast<Record*>(ring)),
         data_(ring + records_bytes(bytes)),
-        mask_(record_count(bytes) - 1),
-        shift_(std::countr_zero(record_count(bytes))),
-        data_bytes_(data_ring_bytes(bytes)) {}
+        control_(control),
+        starts_(record_count(bytes)),
+        data_bytes_(data_ring_bytes(bytes)),
+        free_slots_(std::min(starts_.size(), kRunRecords)),
+        free_bytes_(std::min(data_bytes_, kRunBytes)),
+        most_payload_(shm::most_payload(bytes)) {}
 
- protected:
-  Record& record() const { return records_[at_ & mask_]; }
-  std::uint16_t lap_check() const { return static_cast<std::uint16_t>((at_ >> shift_) + 1); }
-  /// What a payload takes: whole lines, and the ring's end if it does not fit there.
-  std::size_t data_needed(std::size_t lines) const {
-    return data_at_ + lines > data_bytes_ ? data_bytes_ - data_at_ + lines : lines;
+  /// A record whose payload, at most Record::kShort, lies in its line; null when there is no room.
+  Record* reserve_line() { return reserve_lines(0) ? &records_[slot_] : nullptr; }
+  /// A record with `bytes` of payload, at most `most_payload()`.
+  Reservation reserve(std::size_t bytes) {
+    if (!reserve_lines(whole_lines(bytes))) return {};
+    return {&records_[slot_], data_ + data_at_};
   }
-  std::byte* data_place(std::size_t lines) const { return data_ + (data_at_ + lines > data_bytes_ ? 0 : data_at_); }
-  void advance(std::size_t lines) {
-    ++at_;
-    if (lines == 0) return;
-    const std::size_t needed = data_needed(lines);
-    data_total_ += needed;
-    data_at_ = data_at_ + lines > data_bytes_ ? lines : data_at_ + lines;
+  /// Publishes what was reserved last, with everything else of it in place; and what was freed of the ring `claim`.
+  void publish(Word word, std::uint32_t claim = 0, std::uint32_t freed = 0) {
+    Record& record = records_[slot_];
+    record.extent = Extent::pack(word.bytes, claim);
+    record.freed = freed;
+    word_of(record).store(word.pack(++at_), std::memory_order_release);
+    starts_[slot_++] = static_cast<std::uint32_t>(data_at_);
+    data_at_ += word.lines();
+  }
+  /// Puts bytes into a reserved payload. A line that is dirty in a far core's cache costs its reader several times what
+  /// one in memory does; between near cores it is the other way round (docs/shm.md has the figures).
+  void write(std::byte* to, const std::byte* from, std::size_t bytes) {
+    if (bytes >= kLeastPast) {
+      if (++long_writes_ % kWritesPerLook == 0) look_for_freed();
+      if (far() || bytes >= kPastPiece) {
+        copy_past_cache(to, from, bytes);
+        return;
+      }
+    }
+    copy_bytes(to, from, bytes);
+  }
+
+  /// The consumer has said what it freed: the lower half of the count.
+  void told(std::uint32_t freed) {
+    const std::uint64_t more = static_cast<std::uint32_t>(freed - static_cast<std::uint32_t>(freed_));
+    // Older news than what the count told already is none.
+    if (more <= at_ - freed_) freed_ += more;
+  }
+
+  std::size_t most_payload() const { return most_payload_; }
+  /// How long the pieces of `total` bytes should be: one is read while the next is written. What fits in the nearest
+  /// caches goes through them in small ones; what goes past the cache has a wait at the end of each.
+  std::size_t piece_bytes(std::size_t total) const {
+    return std::min(most_payload_, far() || total > kMostCached ? kPastPiece : kCachedPiece);
+  }
+  bool broken() const { return broken_; }
+
+ private:
+  bool far() const { return line_ticks_ > kFarTicks; }
+  static constexpr std::size_t kCachedPiece = 2048;
+  static constexpr std::size_t kPastPiece = 8192;
+  static constexpr std::size_t kMostCached = 32 * 1024;
+  /// Lines that are looked for again, in vain so far, after so much more was sent.
+  static constexpr std::size_t kMoreRecords = 16;
+  static constexpr std::size_t kMoreBytes = 8 * 1024;
+  static constexpr std::size_t kLeastPast = 2048;      ///< shorter payloads never go past the cache
+  static constexpr std::uint32_t kWritesPerLook = 32;  ///< threads move: the distance is looked at again
+  static constexpr std::uint64_t kFarTicks = 230;      ///< of a line that the consumer wrote
+
+  bool reserve_lines(std::size_t lines) {
+    if (freed_ == at_) {
+      start_run();
+      return true;
+    }
+    return (slot_ < slot_limit_ && data_at_ + lines <= data_limit_) || find_room(lines);
+  }
+
+  void start_run() {
+    run_ = at_;
+    slot_ = 0;
+    data_at_ = 0;
+    slot_limit_ = free_slots_;
+    data_limit_ = free_bytes_;
+  }
+  /// The old run's oldest record still in use; none: its lines are all free.
+  bool old_run_lives() const { return freed_ < run_; }
+  std::size_t oldest() const { return static_cast<std::size_t>(freed_ - old_run_); }
+  std::size_t record_room() const { return old_run_lives() ? oldest() : starts_.size(); }
+  std::size_t data_room() const { return old_run_lives() ? starts_[oldest()] : data_bytes_; }
+  void set_limits() {
+    slot_limit_ = std::min(record_room(), free_slots_);
+    data_limit_ = std::min(data_room(), free_bytes_);
+  }
+  bool fits(std::size_t lines) const { return slot_ < slot_limit_ && data_at_ + lines <= data_limit_; }
+
+  /// A new start below what is left of this run, if its first lines are free.
+  bool restart(std::size_t lines) {
+    if (freed_ == at_) {
+      start_run();
+      return true;
+    }
+    if (freed_ <= run_ || lines > starts_[static_cast<std::size_t>(freed_ - run_)]) return false;
+    old_run_ = run_;
+    start_run();
+    set_limits();
+    return true;
+  }
+  bool find_room(std::size_t lines) {
+    for (const bool look : {false, true}) {
+      if (look && !look_for_freed()) return false;
+      if (restart(lines)) return true;
+      set_limits();
+      if (fits(lines)) return true;
+    }
+    // The consumer is late: on towards the ring's end, as far as there is room.
+    slot_limit_ = std::min(record_room(), slot_ + kMoreRecords);
+    data_limit_ = std::min(data_room(), data_at_ + lines + kMoreBytes);
+    return fits(lines);
+  }
+  /// Reads the consumer's count. The line comes from its core: how long that takes tells how far it is.
+  bool look_for_freed() {
+    const std::uint64_t begin = ticks();
+    const std::uint64_t freed = control_->consumed.load(std::memory_order_acquire);
+    const std::uint64_t taken = ticks() - begin;
+    if (freed > at_) {
+      broken_ = true;
+      return false;
+    }
+    // One that did not change is in this core's cache still; and an interruption is not a distance.
+    if (freed != seen_) line_ticks_ = (line_ticks_ * 3 + std::min(taken, 4 * kFarTicks)) / 4;
+    seen_ = freed;
+    // A record that came back may have told more than this says.
+    freed_ = std::max(freed_, freed);
+    return true;
   }
 
   Record* records_ = nullptr;
   std::byte* data_ = nullptr;
-  std::uint64_t mask_ = 0;
-  int shift_ = 0;  ///< records of a lap, as a power of two
-  std::size_t data_bytes_ = 0;
-  std::uint64_t at_ = 0;          ///< records so far
-  std::uint64_t data_total_ = 0;  ///< payload bytes so far, with what was skipped
-  std::size_t data_at_ = 0;       ///< where the next payload goes
-};
-
-class Producer : public RingPosition {
- public:
-  Producer() = default;
-  Producer(std::byte* ring, std::uint32_t bytes, RingControl* control)
-      : RingPosition(ring, bytes), control_(control), most_payload_(shm::most_payload(bytes)) {}
-
-  /// A record whose payload, at most Record::kShort, lies in its line; null when there is no room.
-  Record* reserve_line() {
-    if (at_ - freed_records_ > mask_ && !look_for_room(0)) return nullptr;
-    return &record();
-  }
-  /// A record with `bytes` of payload, at most `most_payload()`.
-  Reservation reserve(std::size_t bytes) {
-    const std::size_t needed = data_needed(whole_lines(bytes));
-    if ((at_ - freed_records_ > mask_ || data_total_ + needed - freed_data_ > data_bytes_) && !look_for_room(needed))
-      return {};
-    return {&record(), data_place(whole_lines(bytes))};
-  }
-  /// Publishes what was reserved last, with everything else of it in place.
-  void publish(Word word) {
-    word_of(record()).store(word.pack(lap_check()), std::memory_order_release);
-    advance(word.in_first() ? 0 : whole_lines(word.bytes));
-  }
-  /// Puts bytes into a reserved payload.
-  void write(std::byte* to, const std::byte* from, std::size_t bytes) { writer_.write(to, from, bytes); }
-
-  std::size_t most_payload() const { return most_payload_; }
-  bool broken() const { return broken_; }
-
- private:
-  bool look_for_room(std::size_t needed) {
-    const std::uint64_t records = control_->consumed.load(std::memory_order_acquire);
-    const std::uint64_t data = control_->consumed_data.load(std::memory_order_acquire);
-    if (records > at_ || records < freed_records_ || data > data_total_ || data < freed_data_) {
-      broken_ = true;
-      return false;
-    }
-    freed_records_ = records;
-    freed_data_ = data;
-    return at_ - freed_records_ <= mask_ && data_total_ + needed - freed_data_ <= data_bytes_;
-  }
-
+  std::uint64_t at_ = 0;     ///< records published
+  std::uint64_t freed_ = 0;  ///< of these, known to be consumed
+  std::size_t slot_ = 0;     ///< where the next record goes
+  std::size_t data_at_ = 0;  ///< where the next payload goes
+  std::size_t slot_limit_ = 0;
+  std::size_t data_limit_ = 0;
+  std::uint64_t run_ = 0;      ///< records before this run
+  std::uint64_t old_run_ = 0;  ///< records before the run of which something may be left
   RingControl* control_ = nullptr;
+  std::vector<std::uint32_t> starts_;  ///< where the payload of each line's record begins
+  std::size_t data_bytes_ = 0;
+  std::size_t free_slots_ = 0;  ///< what a run may use when nothing of an old one is left
+  std::size_t free_bytes_ = 0;
   std::size_t most_payload_ = 0;
-  std::uint64_t freed_records_ = 0;
-  std::uint64_t freed_data_ = 0;
-  PayloadWriter writer_;
+  std::uint64_t seen_ = 0;        ///< the consumer's count at the last look
+  std::uint64_t line_ticks_ = 0;  ///< smoothed: what a line of the consumer's costs
+  std::uint32_t long_writes_ = 0;
   bool broken_ = false;
 };
 
 /// A record at the head of a ring, checked. The payload lies in the ring until `pop`.
 struct Arrival {
-  const Record* record = nullptr;
+  const Record* record;
   Word word;
-  const std::byte* payload = nullptr;
+  const std::byte* payload;
 };
 
-class Consumer : public RingPosition {
+class Consumer {
  public:
   Consumer() = default;
   Consumer(std::byte* ring, std::uint32_t bytes, RingControl* control)
-      : RingPosition(ring, bytes), control_(control), most_payload_(shm::most_payload(bytes)) {}
+      : records_(reinterpret_cast<Record*>(ring)),
+        next_(records_),
+        end_(records_ + record_count(bytes)),
+        data_(ring + records_bytes(bytes)),
+        control_(control),
+        data_bytes_(data_ring_bytes(bytes)),
+        most_payload_(shm::most_payload(bytes)) {}
 
-  bool empty() const { return Word::check_of(word_of(record()).load(std::memory_order_relaxed)) != lap_check(); }
+  bool empty() const { return !holds_next(*next_) && !holds_next(*records_); }
+  /// Nothing to take, and nothing to tell.
+  bool quiet() const { return empty() && told_ == at_; }
 
   /// The oldest record; false when there is none, or when the ring is broken.
   bool peek(Arrival& arrival) {
-    Record& next = record();
-    const std::uint64_t packed = word_of(next).load(std::memory_order_acquire);
-    if (Word::check_of(packed) != lap_check()) return false;
-    arrival.word = Word::unpack(packed);
-    arrival.record = &next;
-    const bool in_first = arrival.word.in_first();
-    if (arrival.word.bytes > (in_first ? Record::kShort : most_payload_)) [[unlikely]] {
-      broken_ = true;
-      return false;
+    if (!holds_next(*next_)) {
+      if (!holds_next(*records_)) {
+        // The producer may be waiting for the last few.
+        if (told_ != at_) tell();
+        return false;
+      }
+      next_ = records_;
     }
-    next_lines_ = in_first ? 0 : whole_lines(arrival.word.bytes);
-    arrival.payload = in_first ? next.payload.data() : data_place(next_lines_);
-    return true;
+    // The first line's record begins a run.
+    if (next_ == records_) data_at_ = 0;
+    // A stream: the one after the next is on its way here while this one is taken.
+    __builtin_prefetch(next_ + 2);
+    arrival.record = next_;
+    const std::uint64_t word = word_of(*next_).load(std::memory_order_acquire);
+    arrival.word = Word::unpack(word, Extent::bytes_of(next_->extent));
+    if (arrival.word.in_first()) {
+      arrival.payload = next_->payload.data();
+      next_lines_ = 0;
+      broken_ = arrival.word.bytes > Record::kShort;
+    } else {
+      arrival.payload = data_ + data_at_;
+      next_lines_ = arrival.word.lines();
+      broken_ = arrival.word.bytes > most_payload_ || data_at_ + next_lines_ > data_bytes_;
+    }
+    return !broken_;
   }
 
   /// Frees the record that `peek` showed.
   void pop() {
-    advance(next_lines_);
-    if (at_ - freed_records_ > mask_ / 4 || data_total_ - freed_data_ >= data_bytes_ / 4) free_all();
+    ++at_;
+    if (++next_ == end_) next_ = records_;
+    data_at_ += next_lines_;
+    untold_bytes_ += next_lines_;
+    if (at_ - told_ >= kRunRecords / 4 || untold_bytes_ >= kRunBytes / 4) tell();
   }
 
+  /// For Record::freed.
+  std::uint32_t freed() const { return static_cast<std::uint32_t>(at_); }
   bool broken() const { return broken_; }
 
  private:
-  void free_all() {
-    freed_records_ = at_;
-    freed_data_ = data_total_;
+  bool holds_next(Record& record) const {
+    return Word::number_of(word_of(record).load(std::memory_order_relaxed)) == ((at_ + 1) & Word::kNumberMask);
+  }
+  void tell() {
+    told_ = at_;
+    untold_bytes_ = 0;
     control_->consumed.store(at_, std::memory_order_release);
-    control_->consumed_data.store(data_total_, std::memory_order_release);
   }
 
+  Record* records_ = nullptr;
+  Record* next_ = nullptr;  ///< the line after the last record
+  Record* end_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::uint64_t at_ = 0;        ///< records consumed
+  std::uint64_t told_ = 0;      ///< what the producer can see of that
+  std::size_t data_at_ = 0;     ///< the end of the last payload
+  std::size_t next_lines_ = 0;  ///< what the record that was shown takes
+  std::size_t untold_bytes_ = 0;
   RingControl* control_ = nullptr;
+  std::size_t data_bytes_ = 0;
   std::size_t most_payload_ = 0;
-  std::size_t next_lines_ = 0;
-  std::uint64_t freed_records_ = 0;
-  std::uint64_t freed_data_ = 0;
   bool broken_ = false;
 };
 

@@ -1,0 +1,65 @@
+/// Events that were found while something else was done: `poll` hands them out before it looks for more.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fabric/rail.hpp"
+
+namespace railyard::fabric {
+
+/// A ring that grows and stays as long as it once had to be: nothing is allocated in the long run.
+class PendingEvents {
+ public:
+  bool empty() const { return taken_ == pushed_; }
+  std::size_t size() const { return pushed_ - taken_; }
+
+  void push(const Event& event) {
+    if (size() == items_.size()) grow();
+    items_[pushed_++ & (items_.size() - 1)] = {event, false};
+  }
+
+  std::size_t take(std::span<Event> room) {
+    std::size_t count = 0;
+    while (count < room.size() && !empty()) {
+      const Item& item = items_[taken_++ & (items_.size() - 1)];
+      if (!item.forgotten) room[count++] = item.event;
+    }
+    return count;
+  }
+
+  /// A point in the order of events: all that is pending now comes before it.
+  std::uint64_t mark() const { return pushed_; }
+  /// Whether everything before the point has been handed out.
+  bool past(std::uint64_t mark) const { return taken_ >= mark; }
+
+  /// A link that its owner has ended is not reported as lost any more.
+  void forget_lost(RemoteId remote) {
+    for (std::uint64_t number = taken_; number != pushed_; ++number) {
+      Item& item = items_[number & (items_.size() - 1)];
+      if (item.event.kind == Event::Kind::lost && item.event.remote == remote) item.forgotten = true;
+    }
+  }
+  void clear() { taken_ = pushed_; }
+
+ private:
+  struct Item {
+    Event event;
+    bool forgotten = false;
+  };
+  static constexpr std::size_t kFirstItems = 64;
+
+  void grow() {
+    std::vector<Item> longer(items_.empty() ? kFirstItems : 2 * items_.size());
+    for (std::uint64_t number = taken_; number != pushed_; ++number)
+      longer[number & (longer.size() - 1)] = items_[number & (items_.size() - 1)];
+    items_.swap(longer);
+  }
+
+  std::vector<Item> items_;  ///< a power of two of them
+  std::uint64_t taken_ = 0;
+  std::uint64_t pushed_ = 0;
+};
+
+}  // namespace railyard::fabric

@@ -1,0 +1,383 @@
+/// Set-up of the rail, its links and its guests: who may send here, who has left, who is shut out.
+#include "fabric/shm/rail.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "base/bytes.hpp"
+#include "base/entropy.hpp"
+#include "base/log.hpp"
+
+namespace railyard::fabric::shm {
+
+namespace {
+
+constexpr std::uint32_t kAddressMagic = 0x53535952;  // "RYSS"
+constexpr std::uint16_t kAddressVersion = 1;
+
+std::uint64_t random_word() {
+  std::uint64_t word = 0;
+  while (word == 0) {
+    // A system without random bytes has failed long before: every identity is made of them.
+    if (!fill_random(std::as_writable_bytes(std::span(&word, 1)))) return 1;
+  }
+  return word;
+}
+
+/// Equal for processes that see the same files: the machine as it runs now, the file system, and the user, whose files
+/// nobody else may open.
+Result<std::string> fabric_of(const std::string& directory) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  if (!(file >> boot)) return Error(Status::io, "cannot read /proc/sys/kernel/random/boot_id");
+  struct stat status {};
+  if (::stat(directory.c_str(), &status) != 0)
+    return Error(Status::io, fmt::format("{}: {}", directory, std::strerror(errno)));
+  return fmt::format("{}{}/{}/{}", kSharedMemoryFabric, boot, status.st_dev, ::geteuid());
+}
+
+Result<Identity> parse_address(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  if (reader.u32() != kAddressMagic)
+    return Error(Status::invalid, "shared memory: a peer's rail address is no address of this driver");
+  if (const auto version = reader.u16(); reader.ok() && version != kAddressVersion)
+    return Error(Status::version_mismatch,
+                 fmt::format("shared memory: a peer's rail address has version {}, this library speaks {}: use the "
+                             "same release on all ranks",
+                             version, kAddressVersion));
+  Identity identity;
+  const auto raw = reader.raw(identity.bytes.size());
+  if (!reader.done()) return Error(Status::invalid, "shared memory: a peer's rail address is malformed");
+  std::memcpy(identity.bytes.data(), raw.data(), raw.size());
+  return identity;
+}
+
+}  // namespace
+
+ShmRail::ShmRail(const Options& options)
+    : options_(options), registrations_(static_cast<std::uint32_t>(random_word())), receives_(kDepth) {}
+
+Result<std::unique_ptr<ShmRail>> ShmRail::open(const Options& options) {
+  std::unique_ptr<ShmRail> rail(new ShmRail(options));
+  if (auto started = rail->start(); !started) return std::move(started.error());
+  return rail;
+}
+
+Result<void> ShmRail::start() {
+  auto fabric = fabric_of(options_.directory);
+  if (!fabric) return std::move(fabric.error());
+  fabric_ = std::move(*fabric);
+  remove_dead_objects(options_.directory);
+  Endpoint::Options core_options;
+  core_options.directory = options_.directory;
+  auto core = Endpoint::open(core_options, *this);
+  if (!core) return std::move(core.error());
+  core_ = std::move(*core);
+  identity_ = core_->identity();
+  capabilities_.driver = "shm";
+  capabilities_.provider = "shared memory";
+  capabilities_.delivery_complete = true;
+  capabilities_.virtual_addresses = true;
+  capabilities_.max_message = kMostMessage;
+  capabilities_.max_write = kMostWrite;
+  capabilities_.inject_bytes = kMostMessage;
+  capabilities_.depth = kDepth;
+  capabilities_.fencing = Fencing::exact;
+  return {};
+}
+
+ShmRail::~ShmRail() { ShmRail::stop(); }
+
+void ShmRail::stop() {
+  if (std::exchange(stopped_, true)) return;
+  for (const auto& link : links_) {
+    link->guard.store(0);  // before the memory of what is under way goes
+    link->peer = nullptr;
+    if (link->state != Link::State::free) link->state = Link::State::lost;
+  }
+  core_.reset();
+  remove_dead_objects(options_.directory);  // of peers that died before anybody had to do with them
+  busy_.clear();
+  peers_.clear();
+  registrations_.clear();
+  operations_.clear();
+  receive_count_ = 0;
+  pending_.clear();
+}
+
+std::vector<std::byte> ShmRail::address() const {
+  ByteWriter writer;
+  writer.u32(kAddressMagic);
+  writer.u16(kAddressVersion);
+  writer.raw(std::as_bytes(std::span(identity_.bytes)));
+  return writer.take();
+}
+
+// ---- Links ----
+
+Result<RemoteId> ShmRail::connect(std::span<const std::byte> address, LinkTag tag) {
+  if (stopped_) return Error(Status::rail_failed, "shared memory: the rail is stopped");
+  const auto identity = parse_address(address);
+  if (!identity) return identity.error().copy();
+  Peer& peer = peer_of(*identity);
+  const auto reached = reach(peer);
+  if (!reached) forget_if_gone(peer);
+  if (!reached && reached.status() != Status::not_found) return reached.error().copy();
+  const RemoteId remote = take_link();
+  Link& link = *links_[remote];
+  link.state = Link::State::connecting;
+  if (!reached) {
+    lose(remote, kNobodyThere, true);
+    return remote;
+  }
+  link.peer = &peer;
+  link.guard.store(random_word());
+  owe(peer, {kHello,
+             0,
+             {link.number, tag.id},
+             {tag.epoch, reinterpret_cast<std::uintptr_t>(&link.guard), link.guard.load(std::memory_order_relaxed)}});
+  return remote;
+}
+
+RemoteId ShmRail::take_link() {
+  RemoteId remote = static_cast<RemoteId>(links_.size());
+  if (free_links_.empty()) {
+    links_.push_back(std::make_unique<Link>());
+  } else {
+    remote = free_links_.back();
+    free_links_.pop_back();
+  }
+  Link& link = *links_[remote];
+  link.number = std::uint64_t{++link.life} << 32U | remote;
+  link.read_by_peer = false;
+  link.waiting = 0;
+  link.peer = nullptr;
+  return remote;
+}
+
+void ShmRail::lose(RemoteId remote, int error, bool refused) {
+  Link& link = *links_[remote];
+  link.state = Link::State::lost;
+  Event event;
+  event.kind = Event::Kind::lost;
+  event.remote = remote;
+  event.error = error;
+  event.refused = refused;
+  tell(event);
+}
+
+void ShmRail::lose_links_to(const Peer& peer, int error) {
+  for (RemoteId remote = 0; remote < links_.size(); ++remote) {
+    Link& link = *links_[remote];
+    if (link.peer != &peer) continue;
+    link.peer = nullptr;
+    if (link.state == Link::State::connecting || link.state == Link::State::up) lose(remote, error, false);
+  }
+}
+
+void ShmRail::disconnect(RemoteId remote) {
+  if (!known(remote)) return;
+  Link& link = *links_[remote];
+  // Before anybody is told that the memory of what was under way is free: a peer that reads it from now on finds the
+  // guard gone. Sequentially consistent, as the reader's fence.
+  link.guard.store(0);
+  if (link.peer != nullptr) {
+    std::erase_if(link.peer->moving, [&](std::uint32_t index) { return operations_[index].link == remote; });
+    owe(*link.peer, {kBye, 0, {link.number, link.state == Link::State::connecting ? 0U : 1U}, {}});
+  }
+  if (!stopped_) {
+    for (Operation& operation : operations_)
+      if (operation.kind != Operation::Kind::free && operation.link == remote) fail_operation(operation, kEnded);
+  }
+  pending_.forget_lost(remote);
+  link.state = Link::State::free;
+  link.peer = nullptr;
+  free_links_.push_back(remote);
+}
+
+// ---- Peers ----
+
+ShmRail::Peer& ShmRail::peer_of(const Identity& identity) {
+  auto& peer = peers_[identity.bytes];
+  if (peer == nullptr) {
+    peer = std::make_unique<Peer>();
+    peer->identity = identity;
+  }
+  return *peer;
+}
+
+ShmRail::Peer& ShmRail::peer_of(Inbound& from) {
+  if (from.user != nullptr) [[likely]]
+    return *static_cast<Peer*>(from.user);
+  Peer& peer = peer_of(from.sender());
+  peer.in = &from;
+  from.user = &peer;
+  return peer;
+}
+
+/// Sees to it that there is a ring to the peer.
+Result<void> ShmRail::reach(Peer& peer) {
+  if (peer.out != nullptr) return {};
+  auto out = core_->connect_identity(peer.identity);
+  if (!out) return std::move(out.error());
+  peer.out = *out;
+  peer.out->user = &peer;
+  if (options_.single_copy_from != SIZE_MAX) peer.memory = PeerMemory::probe(peer.out->peer());
+  return {};
+}
+
+void ShmRail::forget_if_gone(Peer& peer) {
+  if (peer.in != nullptr || peer.out != nullptr) return;
+  std::erase(busy_, &peer);
+  peers_.erase(peer.identity.bytes);
+}
+
+void ShmRail::left(Inbound& from, bool died) {
+  auto* const peer = static_cast<Peer*>(from.user);
+  if (peer == nullptr) return;  // it never said anything
+  for (const Guest& guest : std::exchange(peer->guests, {})) report_left(guest.tag);
+  if (died) lose_links_to(*peer, kPeerGone);  // no answer comes any more, even if only the ring is broken
+  peer->jobs.clear();
+  peer->in = nullptr;
+  from.user = nullptr;
+  forget_if_gone(*peer);
+}
+
+void ShmRail::lost(Outbound& to) {
+  auto* const peer = static_cast<Peer*>(to.user);
+  lose_links_to(*peer, kPeerGone);
+  peer->out = nullptr;
+  peer->owed.clear();
+  peer->moving.clear();
+  forget_if_gone(*peer);
+}
+
+/// A peer that is alive and writes nonsense into its own counters: what is sent there leads nowhere.
+void ShmRail::look_at_rings() {
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    Peer& peer = *(it++)->second;
+    if (peer.out == nullptr || !peer.out->broken()) continue;
+    lose_links_to(peer, kRingBroken);
+    core_->disconnect(*std::exchange(peer.out, nullptr));
+    peer.owed.clear();
+    peer.moving.clear();
+    forget_if_gone(peer);
+  }
+}
+
+// ---- Guests ----
+
+bool ShmRail::welcome(const LinkTag& tag) const {
+  const auto lives = lives_.find(tag.id);
+  if (lives == lives_.end()) return true;
+  return tag.epoch >= lives->second.newest && (!lives->second.fenced || tag.epoch > *lives->second.fenced);
+}
+
+void ShmRail::take_hello(Peer& peer, const Record& record) {
+  const std::uint64_t number = record.arguments[0];
+  const LinkTag tag{record.arguments[1], static_cast<std::uint32_t>(record.more[0])};
+  if (auto reached = reach(peer); !reached) {
+    log_warn("shared memory: a peer cannot be answered: {}", reached.error().text());
+    return;
+  }
+  if (!welcome(tag)) {
+    owe(peer, {kShut, 0, {number, kLifeRefused}, {}});
+    return;
+  }
+  // The sender has given up the lives before this one.
+  if (tag.epoch != 0) close_guests(tag.id, tag.epoch - 1, kLifeRefused, true);
+  peer.guests.push_back({number, tag, record.more[1], record.more[2]});
+  lives_[tag.id].newest = tag.epoch;
+  owe(peer, {kWelcome, 0, {number, peer.memory.readable() ? 1U : 0U}, {}});
+}
+
+void ShmRail::shut(Peer& peer, std::uint64_t number, Trouble why) {
+  drop_jobs(peer, number);
+  std::erase_if(peer.guests, [number](const Guest& guest) { return guest.number == number; });
+  owe(peer, {kShut, 0, {number, static_cast<std::uint64_t>(why)}, {}});
+}
+
+void ShmRail::drop_jobs(Peer& peer, std::uint64_t number) {
+  std::erase_if(peer.jobs, [number](const Job& job) { return job.number == number; });
+}
+
+void ShmRail::close_guests(std::uint64_t id, std::uint32_t epoch, Trouble why, bool report) {
+  for (auto& [identity, peer] : peers_) {
+    for (const Guest& guest : std::vector<Guest>(peer->guests)) {
+      if (guest.tag.id != id || guest.tag.epoch > epoch) continue;
+      shut(*peer, guest.number, why);
+      if (report) report_left(guest.tag);
+    }
+  }
+}
+
+void ShmRail::report_left(const LinkTag& tag) {
+  Event event;
+  event.kind = Event::Kind::left;
+  event.link = tag;
+  tell(event);
+}
+
+void ShmRail::take_bye(Peer& peer, const Record& record) {
+  const std::uint64_t number = record.arguments[0];
+  const Guest* const guest = guest_of(peer, number);
+  if (guest == nullptr) return;
+  const LinkTag tag = guest->tag;
+  drop_jobs(peer, number);
+  std::erase_if(peer.guests, [number](const Guest& each) { return each.number == number; });
+  if (record.arguments[1] != 0) report_left(tag);
+}
+
+/// Exact: everything that lands here is stored by this process, in its own `poll`, and only for guests that stand. What
+/// a shut guest has in its ring is taken out unread; a long write that was half done stays half done.
+bool ShmRail::fence(LinkTag tag) {
+  Lives& lives = lives_[tag.id];
+  if (!lives.fenced || *lives.fenced < tag.epoch) {
+    lives.fenced = tag.epoch;
+    close_guests(tag.id, tag.epoch, kFenced, false);
+    lives.fence_mark = pending_.mark();
+  }
+  return pending_.past(lives.fence_mark);
+}
+
+// ---- Memory ----
+
+Result<Registration> ShmRail::register_memory(std::span<std::byte> memory, Access access) {
+  if (stopped_) return Error(Status::rail_failed, "shared memory: the rail is stopped");
+  Registration registration;
+  registration.remote_base = reinterpret_cast<std::uintptr_t>(memory.data());
+  if (!access.remote) return registration;
+  registration.key = registrations_.add(memory);
+  registration.id[static_cast<std::size_t>(Lane::data)] = 1;
+  return registration;
+}
+
+void ShmRail::deregister_memory(const Registration& registration) {
+  if (registration.id[static_cast<std::size_t>(Lane::data)] != 0) registrations_.remove(registration.key);
+}
+
+std::string ShmRail::describe_error(int error) const {
+  static constexpr const char* kTexts[] = {"no error",
+                                           "no such endpoint in shared memory",
+                                           "the peer's endpoint is gone",
+                                           "the ring to the peer is broken",
+                                           "the peer refuses this life of the link",
+                                           "the peer has shut out the link",
+                                           "no registered memory there",
+                                           "the peer cannot read this process's memory",
+                                           "more requests than a link may have",
+                                           "a message longer than its receive",
+                                           "the link was ended",
+                                           "the rail is stopped"};
+  static_assert(std::size(kTexts) == kTroubles);
+  const bool known = error >= 0 && error < kTroubles;
+  return known ? kTexts[error] : fmt::format("error {}", error);
+}
+
+}  // namespace railyard::fabric::shm

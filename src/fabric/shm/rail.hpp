@@ -1,0 +1,253 @@
+/// A rail through shared memory, for processes of one user on one machine: the contract of fabric/rail.hpp on the
+/// endpoints of this folder. docs/shm.md, "The rail", has the protocol and why it is safe.
+///
+/// Two rules carry everything. *Only the owner stores into its memory*: a write is a record that the target's own poll
+/// applies (short ones carry their bytes; long ones say where they lie and the target reads them there), after it has
+/// looked up the key in its own table. So a key that is gone is refused, and a fence is exact: the target stops
+/// applying. *Nothing waits in a ring for something that comes later in it* but a message without a receive: what takes
+/// time (long writes, reads) is taken out of the ring as a job, and jobs are done a slice at a time.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fabric/pending.hpp"
+#include "fabric/rail.hpp"
+#include "fabric/shm/endpoint.hpp"
+#include "fabric/shm/rail_limits.hpp"
+#include "fabric/shm/rail_protocol.hpp"
+#include "fabric/shm/rail_registrations.hpp"
+#include "fabric/shm/single_copy.hpp"
+
+namespace railyard::fabric::shm {
+
+class ShmRail final : public Rail, private Listener {
+ public:
+  struct Options {
+    std::string directory = kDefaultDirectory;
+    /// Bytes from which on they are read straight out of a peer's memory, where that is permitted; SIZE_MAX: never.
+    std::size_t single_copy_from = kLeastSingleCopy;
+  };
+  static Result<std::unique_ptr<ShmRail>> open(const Options& options);
+  ~ShmRail() override;
+  ShmRail(const ShmRail&) = delete;
+  ShmRail& operator=(const ShmRail&) = delete;
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+  std::string name() const override { return "shared memory"; }
+  std::string fabric() const override { return fabric_; }
+  std::vector<std::byte> address() const override;
+
+  Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
+  void disconnect(RemoteId remote) override;
+  bool fence(LinkTag tag) override;
+
+  Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
+  void deregister_memory(const Registration& registration) override;
+
+  Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
+  Post receive(LocalPiece buffer, PostContext* context) override;
+  Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;
+  Post read(RemotePiece from, LocalPiece to, PostContext* context) override;
+  std::size_t poll(std::span<Event> events) override;
+  void stop() override;
+
+  std::string describe_error(int error) const override;
+  std::string failure() const override { return failure_; }
+
+  /// Bytes that came straight out of a peer's memory.
+  std::uint64_t bytes_copied_once() const { return bytes_copied_once_; }
+
+ private:
+  struct Peer;
+
+  /// A way to a peer's rail.
+  struct Link {
+    enum class State : std::uint8_t { free, connecting, up, lost };
+    State state = State::free;
+    bool read_by_peer = false;  ///< the peer gets long writes itself
+    std::uint32_t life = 0;     ///< counts the links that had this place
+    std::uint32_t waiting = 0;  ///< operations that are not done
+    std::uint64_t number = 0;
+    Peer* peer = nullptr;  ///< null once that is gone
+    /// A random word while the link lives, then 0. The peer reads it after it has read a long write's bytes: they count
+    /// only if the link was still alive then, for afterwards their memory may have been used for something else.
+    std::atomic<std::uint64_t> guard{0};
+  };
+  /// A peer's link to here.
+  struct Guest {
+    std::uint64_t number = 0;
+    LinkTag tag;
+    std::uint64_t guard_address = 0;
+    std::uint64_t guard = 0;
+    std::size_t landing = 0;  ///< bytes of the write whose pieces are arriving
+    bool bad_write = false;   ///< one of them had a bad key
+  };
+  /// What this rail was asked to do and has not done yet.
+  struct Operation {
+    enum class Kind : std::uint8_t {
+      free,
+      write,     ///< its bytes go into the ring as there is room
+      pull,      ///< the peer is asked to get the bytes
+      fetch,     ///< a read that the peer is asked to answer
+      own_read,  ///< a read that this rail does itself, then has checked
+    };
+    Kind kind = Kind::free;
+    std::uint32_t index = 0;  ///< in the table
+    std::uint32_t use = 1;    ///< how often that place was used: with the index it is the operation's handle
+    RemoteId link = 0;
+    PostContext* context = nullptr;
+    std::byte* local = nullptr;
+    std::size_t bytes = 0;
+    std::size_t moved = 0;
+    RemotePiece remote;
+    WriteOptions options;
+  };
+  /// What a peer has asked for and takes time.
+  struct Job {
+    bool pull = false;  ///< else an answer to a read
+    bool immediate_wanted = false;
+    std::uint32_t immediate = 0;
+    std::uint64_t number = 0;
+    std::uint64_t handle = 0;
+    std::uint64_t key = 0;
+    std::uint64_t address = 0;
+    std::uint64_t source = 0;  ///< of a pull, in the peer's memory
+    std::size_t bytes = 0;
+    std::size_t moved = 0;
+  };
+  /// A record without payload.
+  struct Control {
+    RailKind kind = kDone;
+    std::uint8_t flags = 0;
+    std::array<std::uint64_t, 2> arguments{};
+    std::array<std::uint64_t, 4> more{};
+  };
+  /// A rail that this one has to do with: one ring each way.
+  struct Peer {
+    Identity identity;
+    Outbound* out = nullptr;
+    Inbound* in = nullptr;
+    PeerMemory memory;
+    std::vector<Guest> guests;
+    std::deque<Control> owed;          ///< found no room in the ring
+    std::deque<std::uint32_t> moving;  ///< operations with something to move
+    std::deque<Job> jobs;
+    bool busy = false;  ///< in `busy_`
+  };
+  struct Receive {
+    LocalPiece buffer;
+    PostContext* context = nullptr;
+  };
+  /// What is known of a peer's link over all its lives.
+  struct Lives {
+    std::uint32_t newest = 0;
+    std::optional<std::uint32_t> fenced;  ///< up to this one they are shut out
+    std::uint64_t fence_mark = 0;         ///< the events that came before the fence
+  };
+
+  explicit ShmRail(const Options& options);
+  Result<void> start();
+
+  // rail.cc: links, guests, registrations
+  bool known(RemoteId remote) const { return remote < links_.size() && links_[remote]->state != Link::State::free; }
+  RemoteId take_link();
+  void lose(RemoteId remote, int error, bool refused);
+  void lose_links_to(const Peer& peer, int error);
+  Peer& peer_of(const Identity& identity);
+  Peer& peer_of(Inbound& from);
+  Result<void> reach(Peer& peer);
+  void forget_if_gone(Peer& peer);
+  bool welcome(const LinkTag& tag) const;
+  void shut(Peer& peer, std::uint64_t number, Trouble why);
+  void close_guests(std::uint64_t id, std::uint32_t epoch, Trouble why, bool report);
+  void report_left(const LinkTag& tag);
+  static void drop_jobs(Peer& peer, std::uint64_t number);
+  void left(Inbound& from, bool died) override;
+  void lost(Outbound& to) override;
+  void look_at_rings();
+
+  // rail_datapath.cc: posts, and what moves on in poll
+  void tell(const Event& event);
+  void tell_done(Event::Kind kind, PostContext* context, std::size_t bytes);
+  void tell_failed(PostContext* context, int error);
+  Link* ready(RemoteId remote) {
+    return remote < links_.size() && links_[remote]->state == Link::State::up ? links_[remote].get() : nullptr;
+  }
+  Post refuse(const char* operation, RemoteId remote);
+  Post fail(const char* operation, int error);
+  Operation* take_operation(Operation::Kind kind, RemoteId link, LocalPiece local, const RemotePiece& remote,
+                            PostContext* context);
+  static std::uint64_t handle_of(const Operation& operation);
+  Operation* find(const Peer& peer, std::uint64_t handle);
+  void release(Operation& operation);
+  void complete(Operation& operation, Event::Kind kind);
+  void fail_operation(Operation& operation, int error);
+  Post write_long(Link& link, const RemotePiece& to, LocalPiece from, WriteOptions options, PostContext* context);
+  void begin(Peer& peer, Operation& operation);
+  Control request_of(const Operation& operation) const;
+  static bool put_piece(Outbound& out, std::uint64_t number, const RemotePiece& to, std::span<const std::byte> bytes,
+                        std::uint64_t handle, const WriteOptions& options, bool last);
+  static bool put_control(Outbound& out, const Control& control);
+  void owe(Peer& peer, const Control& control);
+  void list(Peer& peer);
+  void queue(Peer& peer, const Operation& operation);
+  void move_on();
+  void move(Peer& peer);
+  bool move(Peer& peer, Operation& operation, std::size_t& budget, std::size_t& copied);
+  bool move_write(Peer& peer, Operation& operation, std::size_t& budget);
+  bool move_own_read(Peer& peer, Operation& operation, std::size_t& copied);
+  bool do_job(Peer& peer, Job& job, std::size_t& budget, std::size_t& copied);
+  bool do_pull(Peer& peer, Job& job, std::byte* memory, std::size_t& copied);
+  bool do_answer(Peer& peer, Job& job, const std::byte* memory, std::size_t& budget);
+  static bool guard_holds(Peer& peer, std::uint64_t number);
+
+  // rail_arrive.cc: what arriving records do
+  bool take(Inbound& from, const Arrival& arrival);
+  bool take_message(Peer& peer, const Arrival& arrival);
+  void take_hello(Peer& peer, const Record& record);
+  void take_welcome(Peer& peer, const Record& record);
+  void take_shut(Peer& peer, const Record& record);
+  void take_bye(Peer& peer, const Record& record);
+  void take_write(Peer& peer, const Arrival& arrival);
+  void take_job(Peer& peer, const Arrival& arrival);
+  void take_check(Peer& peer, const Record& record);
+  void take_answer(Peer& peer, const Arrival& arrival);
+  void take_done(Peer& peer, const Record& record);
+  void send_after_all(Peer& peer, Operation& operation);
+  Link* own_link(const Peer& peer, std::uint64_t number);
+  static Guest* guest_of(Peer& peer, std::uint64_t number);
+  void land(std::size_t bytes, std::uint32_t immediate);
+
+  Options options_;
+  Capabilities capabilities_;
+  std::string fabric_;
+  Identity identity_;
+  std::string failure_;
+  bool stopped_ = false;
+
+  std::unique_ptr<Endpoint> core_;
+  std::map<std::array<std::uint8_t, 16>, std::unique_ptr<Peer>> peers_;  ///< by identity
+  std::vector<Peer*> busy_;                                              ///< have something to move
+  std::vector<std::unique_ptr<Link>> links_;                             ///< by RemoteId; peers look at their guards
+  std::vector<RemoteId> free_links_;
+  std::map<std::uint64_t, Lives> lives_;  ///< by link id
+  Registrations registrations_;
+  std::deque<Operation> operations_;  ///< they do not move
+  std::vector<std::uint32_t> free_operations_;
+  std::vector<Receive> receives_;  ///< a ring
+  std::size_t first_receive_ = 0;
+  std::size_t receive_count_ = 0;
+  PendingEvents pending_;
+  std::span<Event> room_;  ///< of the poll that is running
+  std::size_t told_ = 0;
+  std::uint32_t turn_ = 0;
+  std::uint64_t bytes_copied_once_ = 0;
+};
+
+}  // namespace railyard::fabric::shm

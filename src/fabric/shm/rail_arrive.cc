@@ -1,0 +1,210 @@
+/// What each arriving record does. Everything in it was written by another process: numbers, handles and keys are
+/// looked up, lengths compared, before they mean anything.
+#include <algorithm>
+
+#include "fabric/shm/rail.hpp"
+
+namespace railyard::fabric::shm {
+
+namespace {
+
+/// How much of a payload is asked for at once before it is copied.
+constexpr std::size_t kPrefetched = 2048;
+
+}  // namespace
+
+/// False: it stays in the ring, and its sender's ring waits.
+bool ShmRail::take(Inbound& from, const Arrival& arrival) {
+  Peer& peer = peer_of(from);
+  if (pending_.size() >= kDepth || peer.owed.size() >= kMostOwed) return false;
+  const Record& record = *arrival.record;
+  switch (arrival.word.kind) {
+    case kMessage:
+      return take_message(peer, arrival);
+    case kWrite:
+      take_write(peer, arrival);
+      return true;
+    case kPull:
+    case kRead:
+      take_job(peer, arrival);
+      return true;
+    case kAnswer:
+      take_answer(peer, arrival);
+      return true;
+    case kDone:
+      take_done(peer, record);
+      return true;
+    case kCheck:
+      take_check(peer, record);
+      return true;
+    case kHello:
+      take_hello(peer, record);
+      return true;
+    case kWelcome:
+      take_welcome(peer, record);
+      return true;
+    case kShut:
+      take_shut(peer, record);
+      return true;
+    case kBye:
+      take_bye(peer, record);
+      return true;
+    default:
+      return true;  // of a rail that speaks another version: its links never stood
+  }
+}
+
+ShmRail::Guest* ShmRail::guest_of(Peer& peer, std::uint64_t number) {
+  for (Guest& guest : peer.guests)
+    if (guest.number == number) return &guest;
+  return nullptr;
+}
+
+ShmRail::Link* ShmRail::own_link(const Peer& peer, std::uint64_t number) {
+  const auto remote = static_cast<RemoteId>(number);
+  if (!known(remote)) return nullptr;
+  Link& link = *links_[remote];
+  return link.number == number && link.peer == &peer ? &link : nullptr;
+}
+
+bool ShmRail::take_message(Peer& peer, const Arrival& arrival) {
+  const std::size_t bytes = arrival.word.bytes;
+  if (bytes > Record::kShort) prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
+  if (guest_of(peer, arrival.record->arguments[0]) == nullptr) return true;  // shut out: never happened
+  if (receive_count_ == 0) return false;
+  const Receive receive = receives_[first_receive_];
+  first_receive_ = (first_receive_ + 1) % kDepth;
+  --receive_count_;
+  if (bytes > receive.buffer.bytes) {
+    tell_failed(receive.context, kTooLong);
+    return true;
+  }
+  copy_bytes(static_cast<std::byte*>(receive.buffer.address), arrival.payload, bytes);
+  tell_done(Event::Kind::received, receive.context, bytes);
+  return true;
+}
+
+void ShmRail::land(std::size_t bytes, std::uint32_t immediate) {
+  Event event;
+  event.kind = Event::Kind::landed;
+  event.immediate = immediate;
+  event.bytes = bytes;
+  tell(event);
+}
+
+void ShmRail::take_write(Peer& peer, const Arrival& arrival) {
+  const Record& record = *arrival.record;
+  const std::uint64_t number = record.arguments[0];
+  Guest* const guest = guest_of(peer, number);
+  if (guest == nullptr) return;
+  const std::uint64_t handle = record.more[1];
+  const std::size_t bytes = arrival.word.bytes;
+  const bool last = (arrival.word.flags & kLast) != 0;
+  std::byte* const to = registrations_.find(record.arguments[1], record.more[0], bytes);
+  if (to != nullptr) {
+    prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
+    copy_bytes(to, arrival.payload, bytes);
+    guest->landing += bytes;
+  } else if (handle == 0) {
+    // Its sender has been told that it is done: only the end of the link can tell it otherwise.
+    const LinkTag tag = guest->tag;
+    shut(peer, number, kBadKey);
+    report_left(tag);
+    return;
+  } else {
+    guest->bad_write = true;
+  }
+  if (!last) return;
+  const bool good = !std::exchange(guest->bad_write, false);
+  const std::size_t landed = std::exchange(guest->landing, 0);
+  if (good && (arrival.word.flags & kImmediate) != 0) land(landed, static_cast<std::uint32_t>(record.more[2]));
+  if (handle != 0) owe(peer, {kDone, 0, {handle, static_cast<std::uint64_t>(good ? kNoTrouble : kBadKey)}, {}});
+}
+
+void ShmRail::take_job(Peer& peer, const Arrival& arrival) {
+  const Record& record = *arrival.record;
+  const std::uint64_t number = record.arguments[0];
+  if (guest_of(peer, number) == nullptr) return;
+  if (peer.jobs.size() >= kMostOwed) {
+    shut(peer, number, kTooMany);
+    return;
+  }
+  Job job;
+  job.pull = arrival.word.kind == kPull;
+  job.number = number;
+  job.key = record.arguments[1];
+  job.address = record.more[0];
+  job.handle = record.more[1];
+  if (job.pull) {
+    job.immediate_wanted = (arrival.word.flags & kImmediate) != 0;
+    job.immediate = static_cast<std::uint32_t>(record.more[2]);
+    job.source = record.more[3];
+    job.bytes = record.more[2] >> 32U;
+  } else {
+    job.bytes = record.more[2];
+  }
+  peer.jobs.push_back(job);
+  list(peer);
+}
+
+void ShmRail::take_check(Peer& peer, const Record& record) {
+  if (guest_of(peer, record.arguments[0]) == nullptr) return;
+  const bool good = registrations_.find(record.arguments[1], record.more[0], record.more[2]) != nullptr;
+  owe(peer, {kDone, 0, {record.more[1], static_cast<std::uint64_t>(good ? kNoTrouble : kBadKey)}, {}});
+}
+
+void ShmRail::take_welcome(Peer& peer, const Record& record) {
+  Link* const link = own_link(peer, record.arguments[0]);
+  if (link == nullptr || link->state != Link::State::connecting) return;
+  link->state = Link::State::up;
+  link->read_by_peer = record.arguments[1] != 0;
+}
+
+void ShmRail::take_shut(Peer& peer, const Record& record) {
+  const Link* const link = own_link(peer, record.arguments[0]);
+  if (link == nullptr || link->state == Link::State::lost) return;
+  lose(static_cast<RemoteId>(record.arguments[0]), static_cast<int>(record.arguments[1]), false);
+}
+
+void ShmRail::take_answer(Peer& peer, const Arrival& arrival) {
+  Operation* const operation = find(peer, arrival.record->arguments[0]);
+  if (operation == nullptr || operation->kind != Operation::Kind::fetch) return;
+  const std::size_t bytes = arrival.word.bytes;
+  if (arrival.record->arguments[1] != operation->moved || bytes > operation->bytes - operation->moved) return;
+  prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
+  copy_bytes(operation->local + operation->moved, arrival.payload, bytes);
+  operation->moved += bytes;
+  if (operation->moved == operation->bytes) complete(*operation, Event::Kind::read);
+}
+
+void ShmRail::take_done(Peer& peer, const Record& record) {
+  Operation* const operation = find(peer, record.arguments[0]);
+  if (operation == nullptr) return;
+  const auto trouble = static_cast<int>(record.arguments[1]);
+  // Half of it may not have been said yet: a peer that answers too early is not believed.
+  if (std::find(peer.moving.begin(), peer.moving.end(), operation->index) != peer.moving.end()) return;
+  switch (operation->kind) {
+    case Operation::Kind::pull:
+      if (trouble == kUnreadable) return send_after_all(peer, *operation);
+      [[fallthrough]];
+    case Operation::Kind::write:
+      return trouble == kNoTrouble ? complete(*operation, Event::Kind::written) : fail_operation(*operation, trouble);
+    case Operation::Kind::own_read:
+      return trouble == kNoTrouble ? complete(*operation, Event::Kind::read) : fail_operation(*operation, trouble);
+    case Operation::Kind::fetch:
+      if (trouble != kNoTrouble) fail_operation(*operation, trouble);
+      return;
+    case Operation::Kind::free:
+      return;
+  }
+}
+
+/// The peer may read this process's memory no more, or not this part of it: the bytes go through the ring.
+void ShmRail::send_after_all(Peer& peer, Operation& operation) {
+  links_[operation.link]->read_by_peer = false;
+  operation.kind = Operation::Kind::write;
+  operation.moved = 0;
+  queue(peer, operation);
+}
+
+}  // namespace railyard::fabric::shm

@@ -1,0 +1,46 @@
+/// What the rails say to each other in the records of their rings.
+///
+/// Every record begins with the number of the link it belongs to (answers: with the handle of what they answer). Two
+/// rails have one ring each way, whatever the number of links between them.
+#pragma once
+
+#include <cstdint>
+
+namespace railyard::fabric::shm {
+
+enum RailKind : std::uint8_t {
+  kHello = 1,  ///< number, tag.id | tag.epoch, where its guard lies, what the guard holds
+  kWelcome,    ///< number, 1 if the target reads the sender's memory by itself
+  kShut,       ///< number, a Trouble: the target takes nothing of this link any more
+  kBye,        ///< number, 1 if it had been welcomed: the sender has ended the link
+  kMessage,    ///< number; payload
+  kWrite,      ///< number, key | address, handle or 0, immediate; payload: a piece that stands for itself
+  kPull,    ///< number, key | address, handle, immediate and length, where the bytes are: the target gets them itself
+  kRead,    ///< number, key | address, handle, bytes: to be answered
+  kCheck,   ///< the same: the sender has read the bytes itself; are they what the key stands for?
+  kAnswer,  ///< handle, offset; payload
+  kDone,    ///< handle, a Trouble or 0
+};
+
+/// Flags of a write.
+inline constexpr std::uint8_t kLast = 1;       ///< its last piece
+inline constexpr std::uint8_t kImmediate = 2;  ///< to be told at the target
+
+/// What goes wrong: the `error` of events, and what records say of it.
+enum Trouble : int {
+  kNoTrouble = 0,
+  kNobodyThere,  ///< no endpoint of that identity
+  kPeerGone,     ///< it was there
+  kRingBroken,   ///< the peer wrote what cannot be
+  kLifeRefused,  ///< the target has fenced that life of the link, or knows a newer one
+  kFenced,       ///< the target has shut the link out
+  kBadKey,       ///< no such registration (any more), or not all of the bytes lie in it
+  kUnreadable,   ///< the target could not read the bytes out of the sender's memory
+  kTooMany,      ///< more requests than a link may have under way
+  kTooLong,      ///< a message longer than its receive
+  kEnded,        ///< the link was ended first
+  kStopped,      ///< the rail is stopped
+  kTroubles,
+};
+
+}  // namespace railyard::fabric::shm

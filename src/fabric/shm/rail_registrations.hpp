@@ -1,0 +1,73 @@
+/// The memory that peers may reach through one rail, by key.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace railyard::fabric::shm {
+
+/// A key is a place in the table and how often it was used. Counting begins at a random number, so that a key of an
+/// earlier rail hardly ever names something.
+class Registrations {
+ public:
+  explicit Registrations(std::uint32_t first_use) : first_use_(first_use) {}
+
+  std::uint64_t add(std::span<std::byte> memory) {
+    std::uint32_t place = static_cast<std::uint32_t>(entries_.size());
+    if (free_.empty()) {
+      entries_.push_back({{}, first_use_, false});
+    } else {
+      place = free_.back();
+      free_.pop_back();
+    }
+    Entry& entry = entries_[place];
+    entry.memory = memory;
+    entry.live = true;
+    return std::uint64_t{entry.use} << 32U | place;
+  }
+
+  /// From here on nothing is done under this key.
+  void remove(std::uint64_t key) {
+    if (Entry* const entry = live(key)) {
+      entry->live = false;
+      ++entry->use;
+      free_.push_back(static_cast<std::uint32_t>(key));
+    }
+  }
+
+  /// The memory that `bytes` at `address` (a pointer of this process) mean under the key; null: they are not ours to
+  /// touch.
+  std::byte* find(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) {
+    const Entry* const entry = live(key);
+    if (entry == nullptr) return nullptr;
+    const std::uint64_t offset = address - reinterpret_cast<std::uintptr_t>(entry->memory.data());
+    if (offset > entry->memory.size() || bytes > entry->memory.size() - offset) return nullptr;
+    return entry->memory.data() + offset;
+  }
+
+  void clear() {
+    entries_.clear();
+    free_.clear();
+  }
+
+ private:
+  struct Entry {
+    std::span<std::byte> memory;
+    std::uint32_t use = 0;
+    bool live = false;
+  };
+  Entry* live(std::uint64_t key) {
+    const auto place = static_cast<std::uint32_t>(key);
+    if (place >= entries_.size()) return nullptr;
+    Entry& entry = entries_[place];
+    return entry.live && entry.use == key >> 32U ? &entry : nullptr;
+  }
+
+  std::uint32_t first_use_;
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> free_;
+};
+
+}  // namespace railyard::fabric::shm

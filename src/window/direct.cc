@@ -1,0 +1,21 @@
+/// The less frequent part of direct.hpp.
+#include "window/direct.hpp"
+
+namespace railyard::window_detail {
+
+bool WindowState::begin_touching(int rank) {
+  const transport::BatonHold hold(engine_.baton());
+  const auto flow = engine_.flow(rank);
+  if (!flow) return false;  // the engine's own way says why
+  engine_.use_directly(**flow);
+  return (*flow)->outstanding.load(std::memory_order_relaxed) == 0 && !(*flow)->failed.load(std::memory_order_relaxed);
+}
+
+bool WindowState::atomic_directly(const DirectPart& part, std::size_t offset, AtomicOp op,
+                                  const transport::wire::AtomicBody& body, std::uint64_t& before) {
+  const bool applied = apply_atomic(part.data, offset, op, body, before);
+  if (part.heap) used_directly(DirectUse::What::atomic, 0);
+  return applied;
+}
+
+}  // namespace railyard::window_detail

@@ -1,0 +1,75 @@
+/// Operations on memory that this process can touch: its own part of a window, or a peer's that it has mapped. A put is
+/// a copy, a signal a release-add, an atomic a locked instruction; each is complete when its call returns.
+///
+/// The promises stay as they are. An operation goes this way only while the engine has nothing under way to its target,
+/// so it never overtakes what went before; what follows, either way, comes after it. A peer that is lost fails it: the
+/// engine watches over the peer, and every so often an operation makes the pass in which it does.
+///
+/// Here is what every operation runs through, as code that its callers take in: a stream of short puts is as fast as
+/// few of its stores are for anything but the data, since all wait in one queue for the lines to come.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "fabric/shm/copy.hpp"
+#include "window/window_state.hpp"
+
+namespace railyard::window_detail {
+
+/// What an operation costs in looks of a wait (see Pace).
+inline constexpr std::uint32_t kWork = 2;
+inline constexpr std::size_t kBytesPerLook = 1024;
+
+[[gnu::always_inline]] inline void WindowState::used_directly(DirectUse::What what, std::size_t bytes) {
+  DirectUse::Line& line = world_.direct_use.mine();
+  world_.direct_use.count(line, what, bytes);
+  const std::size_t work = kWork + std::min<std::size_t>(bytes / kBytesPerLook, UINT16_MAX);
+  if (line.pace.spend(static_cast<std::uint32_t>(work))) engine_.pass(line.pace);
+}
+
+[[gnu::always_inline]] inline void WindowState::put_directly(const DirectPart& part, const Put& request) {
+  std::byte* const to = part.data.memory.data() + request.offset;
+  const auto* const from = static_cast<const std::byte*>(request.source);
+  if (part.heap) {
+    part.distance.copy(to, from, request.bytes);
+  } else if (request.bytes > 0) {
+    std::memmove(to, from, request.bytes);
+  }
+  if (request.signal != nullptr) {
+    apply_signal(signals_of(part, request), request.signal->index, request.signal->op, request.signal->value);
+  }
+  if (request.counter != nullptr) count(*request.counter);
+  if (part.heap) used_directly(DirectUse::What::put, request.bytes);
+}
+
+[[gnu::always_inline]] inline Result<Ticket> WindowState::put(const Put& request) {
+  if (is_good(request)) {
+    const DirectPart* const direct = part(request.rank).direct;
+    if (direct != nullptr && takes(*direct, request) && may_touch(request.rank)) {
+      put_directly(*direct, request);
+      return Ticket{};
+    }
+  }
+  // Field by field: copied as a whole, it would have to lie in memory on the fast way too.
+  return put_by_engine({request.call, request.rank, request.offset, request.source, request.bytes, request.signal,
+                        request.counter, request.order, request.exposure});
+}
+
+inline Result<Ticket> WindowState::get(int rank, std::size_t offset, void* destination, std::size_t bytes) {
+  if (!is_good({.rank = rank, .offset = offset, .source = destination, .bytes = bytes})) {
+    return get_by_engine(rank, offset, destination, bytes);
+  }
+  const DirectPart* const direct = part(rank).direct;
+  if (direct == nullptr || !may_touch(rank)) return get_by_engine(rank, offset, destination, bytes);
+  const std::byte* const from = direct->data.memory.data() + offset;
+  if (direct->heap) {
+    fabric::shm::copy_bytes(static_cast<std::byte*>(destination), from, bytes);
+    used_directly(DirectUse::What::get, bytes);
+  } else if (bytes > 0) {
+    std::memmove(destination, from, bytes);
+  }
+  return Ticket{};
+}
+
+}  // namespace railyard::window_detail

@@ -1,0 +1,56 @@
+/// What the threads of this process did on peers' memory by themselves. Counted without a locked instruction, which
+/// would wait for the stores before it: each of the first threads has a line of its own.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "railyard/world.hpp"
+#include "transport/pace.hpp"
+
+namespace railyard {
+
+class DirectUse {
+ public:
+  enum class What : std::uint8_t { put, get, atomic };
+
+  struct alignas(64) Line {
+    transport::Pace pace;
+    std::array<std::atomic<std::uint64_t>, 3> operations{};  ///< by What
+    std::array<std::atomic<std::uint64_t>, 3> bytes{};
+  };
+
+  /// The calling thread's.
+  Line& mine() {
+    if (line_of_thread == kUnknown) line_of_thread = next_line();
+    return lines_[line_of_thread];
+  }
+  /// Counts one operation of the calling thread.
+  void count(Line& line, What what, std::size_t bytes) {
+    const auto index = static_cast<std::size_t>(what);
+    add(line, line.operations[index], 1);
+    if (bytes != 0) add(line, line.bytes[index], bytes);
+  }
+  void report(WorldStatistics& statistics) const;
+
+ private:
+  static constexpr std::size_t kLines = 64;
+  static constexpr std::size_t kUnknown = SIZE_MAX;
+  static std::size_t next_line();
+  // Initial-exec: found by one load; the other models call a function for it.
+  [[gnu::tls_model("initial-exec")]] static inline thread_local std::size_t line_of_thread = kUnknown;
+
+  void add(const Line& line, std::atomic<std::uint64_t>& sum, std::uint64_t change) {
+    if (&line == &lines_.back()) {
+      sum.fetch_add(change, std::memory_order_relaxed);  // all later threads count here
+    } else {
+      sum.store(sum.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
+    }
+  }
+
+  std::array<Line, kLines> lines_;
+};
+
+}  // namespace railyard

@@ -1,0 +1,141 @@
+/// Several ranks as processes of their own, forked by the test, over real libfabric rails on loopback.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <vector>
+
+#include "thread_world.hpp"
+
+namespace railyard {
+
+/// Where the processes meet: memory that the test shares with its children.
+class ProcessMeeting {
+ public:
+  static constexpr int kMostRanks = 8;
+  static constexpr std::size_t kMostBytes = 32768;
+
+  static ProcessMeeting* make() {
+    void* memory = ::mmap(nullptr, sizeof(ProcessMeeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? nullptr : new (memory) ProcessMeeting;
+  }
+
+  Result<std::vector<std::vector<std::byte>>> meet(int rank, int size, std::span<const std::byte> mine,
+                                                   Deadline deadline) {
+    const std::uint32_t round = round_.load();
+    auto& places = places_[round % 2];  // the last round's may still be being read
+    Place& place = places[static_cast<std::size_t>(rank)];
+    if (mine.size() > kMostBytes) return Error(Status::out_of_range, "a contribution too long for the test");
+    std::memcpy(place.bytes.data(), mine.data(), mine.size());
+    place.used = mine.size();
+    if (arrived_.fetch_add(1) + 1 == size) {
+      arrived_ = 0;
+      ++round_;
+    }
+    const auto until =
+        std::chrono::steady_clock::now() + std::chrono::nanoseconds(deadline.nanoseconds(60'000'000'000));
+    while (round_.load() == round) {
+      if (std::chrono::steady_clock::now() > until) return Error(Status::timeout, "the others did not come");
+      ::sched_yield();
+    }
+    std::vector<std::vector<std::byte>> all;
+    for (int i = 0; i < size; ++i) {
+      const Place& theirs = places[static_cast<std::size_t>(i)];
+      all.emplace_back(theirs.bytes.begin(), theirs.bytes.begin() + static_cast<std::ptrdiff_t>(theirs.used));
+    }
+    return all;
+  }
+
+  std::array<std::atomic<std::uint64_t>, 8> notes{};  ///< for the test's own use; zero at the start
+
+ private:
+  struct Place {
+    std::size_t used = 0;
+    std::array<std::byte, kMostBytes> bytes{};
+  };
+  std::atomic<int> arrived_{0};
+  std::atomic<std::uint32_t> round_{0};
+  std::array<std::array<Place, kMostRanks>, 2> places_{};
+};
+
+class ProcessBootstrap final : public Bootstrap {
+ public:
+  ProcessBootstrap(ProcessMeeting& place, int rank, int size) : place_(place), rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Result<std::vector<std::vector<std::byte>>> allgather(std::span<const std::byte> mine, Deadline deadline) override {
+    return place_.meet(rank_, size_, mine, deadline);
+  }
+  Result<void> barrier(Deadline deadline) override {
+    auto met = place_.meet(rank_, size_, {}, deadline);
+    return met ? Result<void>() : Result<void>(std::move(met.error()));
+  }
+  std::string describe() const override { return "processes forked by a test"; }
+
+ private:
+  ProcessMeeting& place_;
+  int rank_;
+  int size_;
+};
+
+/// Runs `body` as every rank, each in a process of its own; settings by rank. `killed`: ranks that do not end by
+/// themselves.
+inline void run_processes(int size, const std::function<Settings(int)>& settings,
+                          const std::function<void(World&, ProcessMeeting&)>& body, const std::set<int>& killed = {}) {
+  ProcessMeeting* meeting = ProcessMeeting::make();
+  ASSERT_NE(meeting, nullptr);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < size; ++rank) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      ProcessBootstrap bootstrap(*meeting, rank, size);
+      const Settings mine = settings(rank);
+      WorldOptions options;
+      options.settings = &mine;
+      options.bootstrap = &bootstrap;
+      {
+        auto world = World::open(options);
+        EXPECT_TRUE(world) << world.error().text();
+        if (world) body(*world, *meeting);
+      }
+      ::fflush(nullptr);
+      ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    children.push_back(child);
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(children[static_cast<std::size_t>(rank)], &status, 0),
+              children[static_cast<std::size_t>(rank)]);
+    if (killed.contains(rank)) {
+      EXPECT_TRUE(WIFSIGNALED(status)) << "rank " << rank;
+    } else {
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank << ": status " << status;
+    }
+  }
+  ::munmap(meeting, sizeof *meeting);
+}
+
+/// Peers' windows are mapped where they can be.
+inline Settings direct_settings(int /*rank*/ = 0) {
+  Settings settings = loopback_settings(1);
+  settings.shared_memory = "on";
+  return settings;
+}
+
+inline void run_processes(int size, const std::function<void(World&, ProcessMeeting&)>& body,
+                          const std::set<int>& killed = {}) {
+  run_processes(size, direct_settings, body, killed);
+}
+
+}  // namespace railyard
