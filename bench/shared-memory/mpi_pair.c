@@ -1,7 +1,7 @@
 /* Latency and bandwidth between two ranks of whatever MPI it is compiled with; bench/shared-memory/compare does both.
  * usage: mpi_pair CPU CPU PRIORITY BYTES...   (two ranks)
- * Prints a line per sample: latency|bandwidth BYTES VALUE LINE_BEFORE LINE_AFTER, where VALUE is microseconds one way or
- * MB/s, and LINE_* the nanoseconds a cache line took one way just before and after. */
+ * Prints a line per sample: latency|bandwidth BYTES VALUE LINE_BEFORE LINE_AFTER, where VALUE is microseconds one way
+ * or MB/s, and LINE_* the nanoseconds a cache line took one way just before and after. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -111,7 +111,8 @@ int main(int argc, char** argv) {
   MPI_Win window;
   MPI_Aint size = 0;
   int unit = 0;
-  MPI_Win_allocate_shared(rank == 0 ? sizeof(struct Lines) + 128 : 0, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &lines, &window);
+  MPI_Win_allocate_shared(rank == 0 ? sizeof(struct Lines) + 128 : 0, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &lines,
+                          &window);
   MPI_Win_shared_query(window, 0, &size, &unit, &lines);
   /* The memory is zeroed only where the system gave it fresh. */
   if (rank == 0) memset(lines, 0, sizeof *lines);

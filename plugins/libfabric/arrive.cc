@@ -10,8 +10,6 @@ namespace {
 
 /// What unexpected messages may hold; beyond it their senders wait.
 constexpr std::size_t kMostHeldBytes = std::size_t{1} << 30;
-/// How much of a payload is asked for at once before it is copied.
-constexpr std::size_t kPrefetched = 2048;
 
 }  // namespace
 

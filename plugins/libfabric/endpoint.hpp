@@ -129,9 +129,9 @@ class Endpoint final : private fabric::shm::Listener {
 
   // Sending.
   ssize_t send(const Order& order, const Pieces& from);
-  /// `send` of one buffer, without remote data or an answer: most of all messages.
+  /// `send` of one buffer, without remote data or an answer: most of all messages and writes.
   ssize_t send_buffer(Kind kind, std::uint64_t operation, const void* from, std::size_t bytes, fi_addr_t to,
-                      std::uint64_t tag, void* context, std::uint64_t flags);
+                      const std::array<std::uint64_t, 2>& arguments, void* context, std::uint64_t flags);
   ssize_t read(const Order& order, const Pieces& to);
   /// A write or read whose remote side is in several pieces.
   ssize_t write_places(const Order& order, const Pieces& from, const fi_rma_iov* places, std::size_t count);
@@ -190,17 +190,19 @@ class Endpoint final : private fabric::shm::Listener {
     return bound_.transmit != nullptr && (order.flags & kQuiet) == 0 &&
            (!bound_.transmit_selective || (order.flags & FI_COMPLETION) != 0);
   }
-  Counter* counter_of(std::uint64_t operation) const;
+  Counter* counter_of(std::uint64_t operation) const {
+    if ((operation & FI_SEND) != 0) return bound_.send;
+    return (operation & FI_WRITE) != 0 ? bound_.write : bound_.read;
+  }
   ssize_t send_in_first_line(Path& path, const Order& order, const Pieces& from);
   ssize_t send_in_one_record(Path& path, const Order& order, const Pieces& from);
-  ssize_t send_cut(Path& path, Kind kind, std::uint64_t operation, const std::byte* from, std::size_t bytes,
-                   std::uint64_t tag, void* context, std::uint64_t flags);
+  ssize_t send_cut(Path& path, const Order& order, const std::byte* from, std::size_t bytes);
   /// A send ended with its call.
   void sent(std::uint64_t operation, void* context, std::uint64_t flags) {
     if (bound_.transmit != nullptr && (flags & kQuiet) == 0 &&
         (!bound_.transmit_selective || (flags & FI_COMPLETION) != 0))
       bound_.transmit->push({context, operation});
-    if (bound_.send != nullptr) bound_.send->add(1);
+    if (Counter* const counter = counter_of(operation)) counter->add(1);
   }
   ssize_t send_in_several(Path& path, const Order& order, const Pieces& from);
   Transfer* new_transfer(Path& path, const Order& order, const Pieces& pieces);
@@ -289,7 +291,8 @@ inline Path* Endpoint::path_to(fi_addr_t number, ssize_t& code) {
 }
 
 inline ssize_t Endpoint::send_buffer(Kind kind, std::uint64_t operation, const void* from, std::size_t bytes,
-                                     fi_addr_t to, std::uint64_t tag, void* context, std::uint64_t flags) {
+                                     fi_addr_t to, const std::array<std::uint64_t, 2>& arguments, void* context,
+                                     std::uint64_t flags) {
   ssize_t code = 0;
   Path* const path = path_to(to, code);
   if (path == nullptr) [[unlikely]]
@@ -300,16 +303,16 @@ inline ssize_t Endpoint::send_buffer(Kind kind, std::uint64_t operation, const v
   if (bytes <= Record::kShort) {
     Record* const record = path->out->reserve_line();
     if (record == nullptr) return -FI_EAGAIN;
-    record->arguments = {tag, 0};
+    record->arguments = arguments;
     fabric::shm::copy_bytes(record->payload.data(), source, bytes);
     word.flags = Word::kInFirst;
   } else {
-    if (bytes > kPiece) return send_cut(*path, kind, operation, source, bytes, tag, context, flags);
+    if (bytes > kPiece) return send_cut(*path, {kind, flags, operation, to, arguments, 0, context}, source, bytes);
     const auto [record, payload] = path->out->reserve(bytes);
     if (record == nullptr) return -FI_EAGAIN;
     // The record last, all at once: the consumer is watching its line and would take it back in between.
     path->out->write(payload, source, bytes);
-    record->arguments = {tag, 0};
+    record->arguments = arguments;
   }
   path->out->publish(word);
   sent(operation, context, flags);

@@ -41,7 +41,7 @@ inline ssize_t send_buffer(fid_ep* fid, bool with_tag, const void* buffer, std::
     return send(fid, with_tag, Pieces(buffer, bytes), to, tag, 0, context, extra);
   Guard guard(endpoint.domain.lock);
   return endpoint.send_buffer(with_tag ? kTagged : kMessage, with_tag ? kTaggedOperation : kMessageOperation, buffer,
-                              bytes, to, tag, context, flags);
+                              bytes, to, {tag, 0}, context, flags);
 }
 
 template <typename Message>

@@ -40,6 +40,8 @@ inline constexpr std::uint64_t kWasAtomic = 0x1'0000;
 inline constexpr std::size_t kChunk = 8192;
 /// The same for a message in one buffer.
 inline constexpr std::size_t kPiece = 2048;
+/// How much of a payload is asked for at once before it is copied.
+inline constexpr std::size_t kPrefetched = 2048;
 /// Of a longer message this much is sent before its receive is known; it is what an unexpected one costs in memory.
 inline constexpr std::size_t kEager = 64 * 1024;
 

@@ -1,6 +1,7 @@
 /// Registered memory: what peers may read and write, by key.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -37,12 +38,12 @@ class Registrations {
   /// The registration of `key`, if it holds the whole range, allows `access` and serves `endpoint`.
   Registration* find(std::uint64_t key, std::uint64_t address, std::uint64_t bytes, std::uint64_t access,
                      const struct ::fid* endpoint);
-  std::uint64_t next_key() { return next_key_++; }
+  std::uint64_t next_key() { return next_key_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   int mode_;
   Lock lock_;
-  std::uint64_t next_key_ = 1;
+  std::atomic<std::uint64_t> next_key_ = 1;
   std::unordered_map<std::uint64_t, Registration*> by_key_;
   std::uint64_t last_key_ = 0;
   Registration* last_ = nullptr;  ///< what the last search found: most programs use one region for long

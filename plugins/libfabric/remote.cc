@@ -55,6 +55,7 @@ bool Endpoint::take_write(Source& source, const Arrival& arrival) {
     refuse_source(source, several || wants_done ? handle : 0, FI_EACCES);
     return true;
   }
+  if (!in_first) fabric::shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
   fabric::shm::copy_bytes(to, arrival.payload, bytes);
   if (!several || total == bytes) {
     if (!part) wrote(source, key, address, has_data, data, bytes);

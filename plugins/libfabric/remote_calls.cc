@@ -31,6 +31,17 @@ ssize_t write(fid_ep* fid, const Pieces& from, fi_addr_t to, std::uint64_t addre
   return endpoint.send(order, from);
 }
 
+/// One buffer and no remote data: most of all writes.
+ssize_t write_buffer(fid_ep* fid, const void* buffer, std::size_t bytes, fi_addr_t to, std::uint64_t address,
+                     std::uint64_t key, void* context, std::uint64_t extra) {
+  Endpoint& endpoint = Endpoint::of(fid);
+  const std::uint64_t flags = endpoint.transmit_flags | extra;
+  if ((flags & kNeedsDone) != 0 && (flags & kQuiet) == 0) [[unlikely]]
+    return write(fid, Pieces(buffer, bytes), to, address, key, context, extra, 0);
+  Guard guard(endpoint.domain.lock);
+  return endpoint.send_buffer(kWrite, FI_RMA | FI_WRITE, buffer, bytes, to, {address, key}, context, flags);
+}
+
 ssize_t read(fid_ep* fid, const Pieces& to, fi_addr_t from, std::uint64_t address, std::uint64_t key, void* context,
              const std::uint64_t* flags) {
   Endpoint& endpoint = Endpoint::of(fid);
@@ -81,7 +92,7 @@ ssize_t read_message(fid_ep* fid, const fi_msg_rma* message, std::uint64_t flags
 }
 ssize_t write_one(fid_ep* fid, const void* buffer, std::size_t bytes, void*, fi_addr_t to, std::uint64_t address,
                   std::uint64_t key, void* context) {
-  return write(fid, Pieces(buffer, bytes), to, address, key, context, 0, 0);
+  return write_buffer(fid, buffer, bytes, to, address, key, context, 0);
 }
 ssize_t write_pieces(fid_ep* fid, const iovec* pieces, void**, std::size_t count, fi_addr_t to, std::uint64_t address,
                      std::uint64_t key, void* context) {
@@ -105,7 +116,7 @@ ssize_t write_message(fid_ep* fid, const fi_msg_rma* message, std::uint64_t flag
 ssize_t inject_write(fid_ep* fid, const void* buffer, std::size_t bytes, fi_addr_t to, std::uint64_t address,
                      std::uint64_t key) {
   if (bytes > kInjectBytes) return -FI_EMSGSIZE;
-  return write(fid, Pieces(buffer, bytes), to, address, key, nullptr, kQuiet, 0);
+  return write_buffer(fid, buffer, bytes, to, address, key, nullptr, kQuiet);
 }
 ssize_t write_data(fid_ep* fid, const void* buffer, std::size_t bytes, void*, std::uint64_t data, fi_addr_t to,
                    std::uint64_t address, std::uint64_t key, void* context) {

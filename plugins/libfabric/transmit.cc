@@ -101,11 +101,6 @@ Path* Endpoint::path_back(Source& source) {
   return source.back;
 }
 
-Counter* Endpoint::counter_of(std::uint64_t operation) const {
-  if ((operation & FI_SEND) != 0) return bound_.send;
-  return (operation & FI_WRITE) != 0 ? bound_.write : bound_.read;
-}
-
 void Endpoint::completed(const Order& order) {
   if (wants_completion(order)) {
     Completion completion;
@@ -167,12 +162,8 @@ ssize_t Endpoint::send_in_one_record(Path& path, const Order& order, const Piece
 }
 
 /// As many pieces as there is room for; the rest follows from a transfer.
-ssize_t Endpoint::send_cut(Path& path, Kind kind, std::uint64_t operation, const std::byte* from, std::size_t bytes,
-                           std::uint64_t tag, void* context, std::uint64_t flags) {
-  if (bytes > kEager || transfers_in_use_ >= kTransmits) {
-    Order order{.kind = kind, .flags = flags, .operation = operation, .arguments = {tag, 0}, .context = context};
-    return send_in_several(path, order, Pieces(from, bytes));
-  }
+ssize_t Endpoint::send_cut(Path& path, const Order& order, const std::byte* from, std::size_t bytes) {
+  if (bytes > kEager || transfers_in_use_ >= kTransmits) return send_in_several(path, order, Pieces(from, bytes));
   const std::uint64_t handle = kCut | ++cut_messages_;
   std::size_t sent_bytes = 0;
   while (sent_bytes < bytes) {
@@ -182,9 +173,9 @@ ssize_t Endpoint::send_cut(Path& path, Kind kind, std::uint64_t operation, const
     path.out->write(payload, from + sent_bytes, part);
     Word word{.bytes = static_cast<std::uint32_t>(part), .kind = kMore};
     if (sent_bytes == 0) {
-      word.kind = kind;
+      word.kind = order.kind;
       word.flags = kSeveral;
-      record->arguments = {tag, 0};
+      record->arguments = order.arguments;
       record->more[0] = bytes;
       record->more[1] = handle;
     } else {
@@ -195,12 +186,11 @@ ssize_t Endpoint::send_cut(Path& path, Kind kind, std::uint64_t operation, const
   }
   if (sent_bytes == 0) return -FI_EAGAIN;
   if (sent_bytes == bytes) {
-    sent(operation, context, flags);
+    sent(order.operation, order.context, order.flags);
     return 0;
   }
-  const Order order{.kind = kind, .flags = flags, .operation = operation, .arguments = {tag, 0}, .context = context};
   Transfer& rest = *new_transfer(path, order, Pieces(from, bytes));
-  if ((flags & (FI_INJECT | kQuiet)) != 0) {
+  if ((order.flags & (FI_INJECT | kQuiet)) != 0) {
     // The program may reuse its buffer when the call returns.
     rest.own.assign(from, from + bytes);
     rest.pieces = Pieces(rest.own.data(), bytes);
