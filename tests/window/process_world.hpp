@@ -7,9 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <set>
 #include <vector>
@@ -35,7 +35,7 @@ class ProcessMeeting {
     auto& places = places_[round % 2];  // the last round's may still be being read
     Place& place = places[static_cast<std::size_t>(rank)];
     if (mine.size() > kMostBytes) return Error(Status::out_of_range, "a contribution too long for the test");
-    std::memcpy(place.bytes.data(), mine.data(), mine.size());
+    std::copy(mine.begin(), mine.end(), place.bytes.begin());
     place.used = mine.size();
     if (arrived_.fetch_add(1) + 1 == size) {
       arrived_ = 0;
