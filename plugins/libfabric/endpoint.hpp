@@ -186,9 +186,9 @@ class Endpoint final : private fabric::shm::Listener {
   Path* open_path(fi_addr_t number, ssize_t& code);
   Path* path_back(Source& source);
   Path* adopt(Outbound& out);
-  bool wants_completion(const Order& order) const {
-    return bound_.transmit != nullptr && (order.flags & kQuiet) == 0 &&
-           (!bound_.transmit_selective || (order.flags & FI_COMPLETION) != 0);
+  bool wants_completion(std::uint64_t flags) const {
+    return bound_.transmit != nullptr && (flags & kQuiet) == 0 &&
+           (!bound_.transmit_selective || (flags & FI_COMPLETION) != 0);
   }
   Counter* counter_of(std::uint64_t operation) const {
     if ((operation & FI_SEND) != 0) return bound_.send;
@@ -197,11 +197,9 @@ class Endpoint final : private fabric::shm::Listener {
   ssize_t send_in_first_line(Path& path, const Order& order, const Pieces& from);
   ssize_t send_in_one_record(Path& path, const Order& order, const Pieces& from);
   ssize_t send_cut(Path& path, const Order& order, const std::byte* from, std::size_t bytes);
-  /// A send ended with its call.
+  /// A send, write or atomic ended with its call.
   void sent(std::uint64_t operation, void* context, std::uint64_t flags) {
-    if (bound_.transmit != nullptr && (flags & kQuiet) == 0 &&
-        (!bound_.transmit_selective || (flags & FI_COMPLETION) != 0))
-      bound_.transmit->push({context, operation});
+    if (wants_completion(flags)) bound_.transmit->push({context, operation});
     if (Counter* const counter = counter_of(operation)) counter->add(1);
   }
   ssize_t send_in_several(Path& path, const Order& order, const Pieces& from);
@@ -221,7 +219,6 @@ class Endpoint final : private fabric::shm::Listener {
   bool source_still_registered(Transfer& transfer);
   void list_busy(Path& path);
   void control(Source& source, Kind kind, std::uint64_t handle, std::uint64_t value);
-  void completed(const Order& order);
 
   // arrive.cc
   bool take(Inbound& from, const Arrival& arrival);

@@ -291,7 +291,7 @@ ssize_t Endpoint::atomic(const Order& order, const AtomicOrder& how, const Piece
       static_cast<std::uint64_t>(how.datatype) | static_cast<std::uint64_t>(how.operation) << 8 | how.elements << 32};
   if (answers || wants_done) record->more[1] = new_transfer(*path, order, answers ? how.result : operands)->handle;
   path->out->publish({.bytes = static_cast<std::uint32_t>(payload), .kind = kAtomic, .flags = flags});
-  if (!answers && !wants_done) completed(order);
+  if (!answers && !wants_done) sent(order.operation, order.context, order.flags);
   return 0;
 }
 

@@ -101,16 +101,6 @@ Path* Endpoint::path_back(Source& source) {
   return source.back;
 }
 
-void Endpoint::completed(const Order& order) {
-  if (wants_completion(order)) {
-    Completion completion;
-    completion.context = order.context;
-    completion.flags = order.operation;
-    bound_.transmit->push(completion);
-  }
-  if (Counter* const counter = counter_of(order.operation)) counter->add(1);
-}
-
 ssize_t Endpoint::send(const Order& order, const Pieces& from) {
   ssize_t code = 0;
   Path* const path = path_to(order.to, code);
@@ -135,7 +125,7 @@ ssize_t Endpoint::send_in_first_line(Path& path, const Order& order, const Piece
   path.out->publish({.bytes = static_cast<std::uint32_t>(from.bytes),
                      .kind = order.kind,
                      .flags = static_cast<std::uint8_t>(Word::kInFirst | (has_data ? kHasData : 0))});
-  completed(order);
+  sent(order.operation, order.context, order.flags);
   return 0;
 }
 
@@ -157,7 +147,7 @@ ssize_t Endpoint::send_in_one_record(Path& path, const Order& order, const Piece
     flags |= kWantsDone;
   }
   path.out->publish({.bytes = static_cast<std::uint32_t>(from.bytes), .kind = order.kind, .flags = flags});
-  if (!wants_done) completed(order);
+  if (!wants_done) sent(order.operation, order.context, order.flags);
   return 0;
 }
 
@@ -254,7 +244,7 @@ Transfer* Endpoint::new_transfer(Path& path, const Order& order, const Pieces& p
   transfer.data = order.data;
   transfer.context = order.context;
   transfer.operation = order.operation;
-  transfer.completes = wants_completion(order);
+  transfer.completes = wants_completion(order.flags);
   transfer.counter = counter_of(order.operation);
   if ((order.flags & FI_REMOTE_CQ_DATA) != 0) transfer.flags |= kHasData;
   if ((order.flags & kNeedsDone) != 0 && (order.flags & kQuiet) == 0) transfer.flags |= kWantsDone;

@@ -23,12 +23,6 @@ std::uint32_t timed_every(bool far, std::size_t bytes) {
   return far ? kTimedEveryFar : kTimedEvery;
 }
 
-void copy_past(std::byte* to, const std::byte* from, std::size_t bytes) {
-  const std::size_t before_line = std::min((kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine, bytes);
-  fabric::shm::copy_bytes(to, from, before_line);
-  fabric::shm::copy_past_cache(to + before_line, from + before_line, bytes - before_line);
-}
-
 }  // namespace
 
 bool Distance::is_far() const { return cycles_per_line_.load(std::memory_order_relaxed) > kFarCycles; }
@@ -53,7 +47,7 @@ void Distance::copy_long(std::byte* to, const std::byte* from, std::size_t bytes
     copy_timed(to, from, done);
   }
   if (is_far() || (bytes >= kLeastPastNear && bytes < kMostPastNear)) {
-    copy_past(to + done, from + done, bytes - done);
+    fabric::shm::copy_past_cache(to + done, from + done, bytes - done);
   } else {
     fabric::shm::copy_bytes(to + done, from + done, bytes - done);
   }

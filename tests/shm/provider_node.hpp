@@ -135,15 +135,16 @@ class Provider : public ::testing::Test {
     EXPECT_EQ(got, 1);
     return entry;
   }
-  int next_error(const Node& node) const {
+  fi_cq_err_entry error_of(const Node& node) const {
     fi_cq_tagged_entry entry{};
     ssize_t got = -FI_EAGAIN;
     EXPECT_TRUE(until([&] { return (got = node.read(entry)) != -FI_EAGAIN; }));
     EXPECT_EQ(got, -FI_EAVAIL);
     fi_cq_err_entry error{};
     EXPECT_EQ(fi_cq_readerr(node.queue.get(), &error, 0), 1);
-    return error.err;
+    return error;
   }
+  int next_error(const Node& node) const { return error_of(node).err; }
   void send(const std::vector<char>& bytes, std::uint64_t tag) {
     ssize_t code = -FI_EAGAIN;
     ASSERT_TRUE(until([&] {

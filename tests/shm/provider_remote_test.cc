@@ -50,15 +50,6 @@ class ProviderRemote : public Provider {
     message.rma_iov_count = places.size();
     return fi_readmsg(a_.endpoint.get(), &message, FI_COMPLETION);
   }
-  fi_cq_err_entry error_of(const Node& node) const {
-    fi_cq_tagged_entry entry{};
-    ssize_t got = -FI_EAGAIN;
-    EXPECT_TRUE(until([&] { return (got = node.read(entry)) != -FI_EAGAIN; }));
-    EXPECT_EQ(got, -FI_EAVAIL);
-    fi_cq_err_entry error{};
-    EXPECT_EQ(fi_cq_readerr(node.queue.get(), &error, 0), 1);
-    return error;
-  }
   void nothing_more(const Node& node) const {
     fi_cq_tagged_entry entry{};
     for (int pass = 0; pass < 3000; ++pass) {

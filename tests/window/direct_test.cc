@@ -117,20 +117,7 @@ TEST(Direct, GetsAndEveryAtomicWork) {
     must(window.barrier());
     if (world.rank() == 0) {
       must(window.put_value<std::uint64_t>(1, 8, 0));
-      const auto fetch = [&](AtomicOp op, std::uint64_t operand, std::uint64_t compare = 0) {
-        std::uint64_t was = ~std::uint64_t{0};
-        must(window.wait(must(window.fetch_atomic<std::uint64_t>(1, 8, op, &was, operand, compare))));
-        return was;
-      };
-      EXPECT_EQ(fetch(AtomicOp::set, 12), 0U);
-      EXPECT_EQ(fetch(AtomicOp::bit_or, 3), 12U);
-      EXPECT_EQ(fetch(AtomicOp::bit_and, 14), 15U);
-      EXPECT_EQ(fetch(AtomicOp::bit_xor, 1), 14U);
-      EXPECT_EQ(fetch(AtomicOp::swap, 100), 15U);
-      EXPECT_EQ(fetch(AtomicOp::compare_swap, 7, 99), 100U);
-      EXPECT_EQ(fetch(AtomicOp::compare_swap, 7, 100), 100U);
-      EXPECT_EQ(fetch(AtomicOp::increment, 0), 7U);
-      EXPECT_EQ(fetch(AtomicOp::fetch, 0), 8U);
+      every_fetching_form(window, 1, 8);
       EXPECT_EQ(world.statistics().direct_atomics, 9U);
     }
     EXPECT_EQ(world.statistics().direct_gets, 4U);

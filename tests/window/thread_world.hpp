@@ -101,4 +101,22 @@ T must(Result<T> result) {
 }
 inline void must(Result<void> result) { EXPECT_TRUE(result.ok()) << result.error().text(); }
 
+/// On the word at `offset` of `rank`'s window, which holds 0: each form, nine in all, returns what was there.
+inline void every_fetching_form(Window& window, int rank, std::size_t offset) {
+  const auto fetch = [&](AtomicOp op, std::uint64_t operand, std::uint64_t compare = 0) {
+    std::uint64_t was = ~std::uint64_t{0};
+    must(window.wait(must(window.fetch_atomic<std::uint64_t>(rank, offset, op, &was, operand, compare))));
+    return was;
+  };
+  EXPECT_EQ(fetch(AtomicOp::set, 12), 0U);
+  EXPECT_EQ(fetch(AtomicOp::bit_or, 3), 12U);
+  EXPECT_EQ(fetch(AtomicOp::bit_and, 14), 15U);
+  EXPECT_EQ(fetch(AtomicOp::bit_xor, 1), 14U);
+  EXPECT_EQ(fetch(AtomicOp::swap, 100), 15U);
+  EXPECT_EQ(fetch(AtomicOp::compare_swap, 7, 99), 100U);
+  EXPECT_EQ(fetch(AtomicOp::compare_swap, 7, 100), 100U);
+  EXPECT_EQ(fetch(AtomicOp::increment, 0), 7U);
+  EXPECT_EQ(fetch(AtomicOp::fetch, 0), 8U);
+}
+
 }  // namespace railyard

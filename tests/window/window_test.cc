@@ -139,21 +139,7 @@ TEST_P(WindowTest, EveryFetchingFormReturnsWhatWasThere) {
   run_ranks(2, settings(), [](World& world) {
     auto window = must(Window::allocate(world, 64));
     if (world.rank() == 0) {
-      std::uint64_t was = 0;
-      const auto fetch = [&](AtomicOp op, std::uint64_t operand, std::uint64_t compare = 0) {
-        was = ~std::uint64_t{0};
-        must(window.wait(must(window.fetch_atomic<std::uint64_t>(1, 8, op, &was, operand, compare))));
-        return was;
-      };
-      EXPECT_EQ(fetch(AtomicOp::set, 12), 0U);
-      EXPECT_EQ(fetch(AtomicOp::bit_or, 3), 12U);
-      EXPECT_EQ(fetch(AtomicOp::bit_and, 14), 15U);
-      EXPECT_EQ(fetch(AtomicOp::bit_xor, 1), 14U);
-      EXPECT_EQ(fetch(AtomicOp::swap, 100), 15U);
-      EXPECT_EQ(fetch(AtomicOp::compare_swap, 7, 99), 100U);
-      EXPECT_EQ(fetch(AtomicOp::compare_swap, 7, 100), 100U);
-      EXPECT_EQ(fetch(AtomicOp::increment, 0), 7U);
-      EXPECT_EQ(fetch(AtomicOp::fetch, 0), 8U);
+      every_fetching_form(window, 1, 8);
       std::int32_t narrow = 0;
       must(window.wait(must(window.fetch_atomic<std::int32_t>(1, 16, AtomicOp::add, &narrow, -5))));
       must(window.wait(must(window.fetch_atomic<std::int32_t>(1, 16, AtomicOp::fetch, &narrow))));

@@ -1,5 +1,7 @@
 #include "fabric/shm/copy.hpp"
 
+#include <algorithm>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -92,8 +94,10 @@ void copy_long(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
-  if (has_avx && reinterpret_cast<std::uintptr_t>(to) % 64 == 0) {
-    copy_past_cache_avx(to, from, bytes);
+  if (has_avx) {
+    const std::size_t before_line = std::min((64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64, bytes);
+    copy_bytes(to, from, before_line);
+    copy_past_cache_avx(to + before_line, from + before_line, bytes - before_line);
     return;
   }
 #endif

@@ -15,7 +15,7 @@ namespace railyard::fabric::shm {
 /// Any length; the areas do not overlap. Vector loads and stores, never past the cache.
 void copy_long(std::byte* to, const std::byte* from, std::size_t bytes);
 
-/// The same with stores that go past the cache to memory; `to` lies on a line. For cores far from each other: a line
+/// The same with stores that go past the cache to memory. For cores far from each other: a line
 /// that is dirty in a far core's cache costs its reader several times what one in memory does.
 void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes);
 
