@@ -11,7 +11,7 @@ if(double_sources)
   target_link_libraries(strict-fi PRIVATE railyard_compiler PkgConfig::LIBFABRIC Threads::Threads)
 endif()
 
-foreach(layer base bootstrap fabric memory transport window telemetry sim c_api tools)
+foreach(layer base bootstrap fabric memory topology transport window message telemetry sim c_api tools)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/tests/${layer})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc ${folder}/*.c)
   if(NOT sources)

@@ -23,6 +23,13 @@ add_executable(bench-local bench/local/local.cc)
 set_target_properties(bench-local PROPERTIES OUTPUT_NAME local RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
 target_include_directories(bench-local PRIVATE src)
 target_link_libraries(bench-local PRIVATE railyard_compiler railyard fmt::fmt CLI11::CLI11)
+add_executable(bench-channels
+  bench/channels/channels.cc bench/channels/fabric_objects.cc bench/channels/pair.cc bench/channels/tests.cc
+  bench/channels/traffic.cc)
+set_target_properties(bench-channels PROPERTIES
+  OUTPUT_NAME channels RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+target_link_libraries(bench-channels PRIVATE
+  railyard_compiler railyard fmt::fmt CLI11::CLI11 PkgConfig::LIBFABRIC ${CMAKE_DL_LIBS})
 add_executable(bench-shm-line bench/shared-memory/line.cc)
 set_target_properties(bench-shm-line PROPERTIES
   OUTPUT_NAME shm-line RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)

@@ -18,6 +18,9 @@ struct Settings {
   std::uint32_t rails = 0;   ///< RAILYARD_RAILS: how many; 0: one per NIC port. More than there are NICs: shared out
   std::uint32_t batch = 32;  ///< RAILYARD_BATCH: most completions, posts or releases of one queue in one pass
   std::uint32_t inline_bytes = 1024;           ///< RAILYARD_INLINE_BYTES: puts up to this size travel inside a message
+  std::uint32_t eager_bytes = 4096;            ///< RAILYARD_EAGER_BYTES: messages up to this size need no grant
+  std::uint32_t shared_links = 1;              ///< RAILYARD_SHARED_LINKS: per pair of rails; 0: channels do not share
+  std::uint32_t contexts = 0;                  ///< RAILYARD_CONTEXTS: engines for channels; 0: as suits the machine
   std::uint32_t window = 1024;                 ///< RAILYARD_WINDOW: most unacknowledged units of one flow
   std::uint32_t chunk_min = 32 * 1024;         ///< RAILYARD_CHUNK_MIN: smallest piece a large op is cut into
   std::uint32_t chunk_max = 1024 * 1024;       ///< RAILYARD_CHUNK_MAX: largest piece

@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <cstddef>
+#include <new>
+
 namespace railyard {
 
 namespace log_detail {
@@ -18,9 +21,11 @@ struct Sink {
   LogSink sink;
 };
 
-// Never destroyed, so that a thread which logs while the process ends still finds it.
+// Never destroyed, so that a thread which logs while the process ends still finds it. In static memory: a plugin that
+// is loaded and unloaded again and again leaves nothing behind.
 Sink& shared_sink() {
-  static Sink* const instance = new Sink;
+  alignas(Sink) static std::byte room[sizeof(Sink)];
+  static Sink* const instance = new (room) Sink;
   return *instance;
 }
 

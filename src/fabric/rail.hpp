@@ -38,6 +38,7 @@ using RemoteId = std::uint32_t;
 struct LinkTag {
   std::uint64_t id = 0;
   std::uint32_t epoch = 0;
+  std::uint64_t facing = 0;  ///< the name of the peer's link that leads back over the same two rails; 0: none
 };
 
 /// What a rail's `fence` is worth.
@@ -154,6 +155,8 @@ class Rail {
   /// lives from now on. True once nothing of them can land any more and all that did has come out of `poll`; false: ask
   /// again after a poll. Where fencing is timed it only says the latter.
   virtual bool fence(LinkTag tag) = 0;
+  /// At the target: a peer's link of that name, which was not fenced for good, will not be heard of again.
+  virtual void forget(std::uint64_t /*link*/) {}
 
   virtual Result<Registration> register_memory(std::span<std::byte> memory, Access access) = 0;
   /// No operation on it may be in flight.

@@ -17,10 +17,11 @@ std::span<std::byte> bytes_between(std::uintptr_t first, std::uintptr_t last) {
 
 }  // namespace
 
-RegionCache::RegionCache(std::span<fabric::Rail* const> rails) : RegionCache(rails, Limits{}) {}
+RegionCache::RegionCache(std::span<fabric::Rail* const> rails, fabric::Access access)
+    : RegionCache(rails, Limits{}, access) {}
 
-RegionCache::RegionCache(std::span<fabric::Rail* const> rails, Limits limits)
-    : rails_(rails.begin(), rails.end()), limits_(limits) {}
+RegionCache::RegionCache(std::span<fabric::Rail* const> rails, Limits limits, fabric::Access access)
+    : rails_(rails.begin(), rails.end()), limits_(limits), access_(access) {}
 
 Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> memory) {
   const auto begin = reinterpret_cast<Address>(memory.data());
@@ -65,7 +66,7 @@ Result<std::shared_ptr<Region>> RegionCache::add(Address first, Address last,
 }
 
 Result<std::shared_ptr<Region>> RegionCache::register_pages(Address first, Address last) {
-  return Region::open(rails_, bytes_between(first, last), fabric::Access{.remote = false});
+  return Region::open(rails_, bytes_between(first, last), access_);
 }
 
 /// The first entry that ends after `first`.

@@ -33,8 +33,9 @@ class RegionCache {
     std::size_t bytes = 0;
   };
 
-  explicit RegionCache(std::span<fabric::Rail* const> rails);
-  RegionCache(std::span<fabric::Rail* const> rails, Limits limits);
+  /// `access`: whether peers may be given keys of what it registers.
+  explicit RegionCache(std::span<fabric::Rail* const> rails, fabric::Access access = {});
+  RegionCache(std::span<fabric::Rail* const> rails, Limits limits, fabric::Access access = {});
 
   /// A region that contains `memory`. A miss checks that the memory is mapped and registers its pages, together with
   /// those of the entries that it overlaps.
@@ -60,6 +61,7 @@ class RegionCache {
 
   const std::vector<fabric::Rail*> rails_;
   const Limits limits_;
+  const fabric::Access access_;
   mutable std::mutex mutex_;
   Entries entries_;            ///< by first address; never overlapping
   std::list<Address> by_use_;  ///< the most recently used first

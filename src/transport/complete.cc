@@ -9,18 +9,33 @@ namespace railyard::transport {
 void Engine::leave_flight(Unit& unit, bool delivered) {
   if (!unit.in_flight) return;
   unit.in_flight = false;
-  Link& link = unit.operation->flow->links[unit.link];
+  Flow& flow = *unit.operation->flow;
+  Link& link = flow.route->links[unit.link];
+  Share& share = flow.shares[unit.link];
   if (unit.operation->kind == Operation::Kind::frame) {
     link.frame_done();
-  } else if (delivered) {
+    --share.frames;
+    return;
+  }
+  share.bytes -= unit.bytes;
+  flow.bytes_in_flight -= unit.bytes;
+  flow.route->bytes_in_flight -= unit.bytes;
+  if (flow.bytes_in_flight == 0) --flow.route->bulk_flows;
+  if (delivered) {
     link.piece_delivered(unit.bytes, unit.stamp, clock_->now());
   } else {
     link.piece_dropped(unit.bytes);
   }
 }
 
+/// The rail no longer holds it.
+void Engine::let_go(Unit& unit) {
+  unit.posted = false;
+  --unit.operation->flow->posted;
+}
+
 void Engine::on_unit_done(Unit* unit, bool delivered) {
-  unit->posted = false;
+  let_go(*unit);
   leave_flight(*unit, delivered);
   if (!unit->finished && !unit->operation->sequenced()) finish_unit(unit);
   if (unit->finished) release_unit(unit);
@@ -50,6 +65,7 @@ void Engine::finish_operation(Operation* operation) {
     flow.completed.store(operation->number, std::memory_order_release);
     count_outstanding(flow, -static_cast<std::int64_t>(operation->number - before));
     counts_.operations_completed += operation->number - before;
+    if (flow.inbox != nullptr) flow.inbox->on_completed();
   }
 }
 
@@ -84,7 +100,7 @@ void Engine::fail_flow(Flow& flow, Error error) {
   // Release: whoever sees `failed` sees the error.
   flow.failed.store(true, std::memory_order_release);
   any_failed_.store(true, std::memory_order_release);
-  acquainted(flow);
+  if (flow.direct.load(std::memory_order_relaxed)) acquainted(*flow.route);
   // What waits outside the sequence is in no other list; the rest of `replay` is also unacknowledged.
   for (auto* waiting : {&flow.parked, &flow.replay}) {
     for (Unit* unit : *waiting) {
@@ -114,6 +130,7 @@ void Engine::fail_flow(Flow& flow, Error error) {
   flow.fetches = 0;
   flow.replies.clear();
   count_outstanding(flow, -static_cast<std::int64_t>(flow.outstanding.load(std::memory_order_relaxed)));
+  if (flow.inbox != nullptr) flow.inbox->on_failed();
 }
 
 }  // namespace railyard::transport

@@ -10,6 +10,7 @@
 namespace railyard::transport {
 namespace {
 
+constexpr std::size_t kMostFlows = 16384;     // of an engine without ranks
 constexpr std::size_t kMostLinks = 64;        // to one peer: as many as the scheduler's set of tried ones holds
 constexpr std::size_t kReceivesPerRail = 64;  // posted at any time
 constexpr std::size_t kFramesPerBlock = 64;
@@ -35,7 +36,7 @@ Engine::Engine(EngineParts parts)
       find_peer_(std::move(parts.find_peer)),
       rails_(std::move(parts.rails)),
       baton_(settings_.threads != "single" || settings_.progress == "thread"),
-      flows_(static_cast<std::size_t>(parts.size)),
+      flows_(parts.size > 0 ? static_cast<std::size_t>(parts.size) : kMostFlows),
       operations_(kOperationsPerBlock, kMostOperations),
       units_(kUnitsPerBlock, kMostUnits),
       slots_(kSlots) {
@@ -75,7 +76,7 @@ Result<void> Engine::start() {
   if (!frames) return std::move(frames.error());
   frames_.emplace(std::move(*frames));
   // Every flow may send its first grant unasked; the rest is shared out by `grant`.
-  const std::size_t budget = std::max(kMostReceives, 2 * kFirstGrant * static_cast<std::size_t>(size_));
+  const std::size_t budget = std::max(kMostReceives, 2 * kFirstGrant * flows_.size());
   receive_budget_ = static_cast<std::uint32_t>(budget);
   auto receives =
       memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock, budget + kReceivesPerRail * rails_.size());
@@ -84,7 +85,8 @@ Result<void> Engine::start() {
   auto reports = memory::Slab::open(rail_views_, wire::kNoticeBytes, kReportsPerBlock, kMostReports);
   if (!reports) return std::move(reports.error());
   reports_.emplace(std::move(*reports));
-  cache_ = std::make_unique<memory::RegionCache>(rail_views_);
+  // Channels receive into memory that their users did not register.
+  cache_ = std::make_unique<memory::RegionCache>(rail_views_, fabric::Access{.remote = size_ == 0});
 
   rail_states_.resize(rails_.size());
   for (std::size_t i = 0; i < rails_.size(); ++i) {
@@ -99,8 +101,8 @@ Result<void> Engine::start() {
 
 Engine::~Engine() {
   say_goodbye();
-  for (const auto& flow : flow_storage_) {
-    for (Link& link : flow->links) drop_link(link);
+  for (const auto& route : registry_.routes()) {
+    for (Link& link : route->links) drop_link(link);
   }
   // From here on nothing touches the buffers and contexts that are still posted; they go after this.
   for (const auto& rail : rails_) rail->stop();
@@ -111,74 +113,127 @@ Result<Flow*> Engine::flow(int peer) {
   return make_flow(peer);
 }
 
+/// The flow that something arrived for. Null: there is none of that id.
+Flow* Engine::arriving_flow(std::uint32_t id) {
+  if (id >= flows_.size()) return nullptr;
+  if (Flow* known = flows_[id].load(std::memory_order_relaxed)) return known;
+  if (size_ == 0) return nullptr;
+  const auto made = make_flow(static_cast<int>(id));
+  return made ? *made : nullptr;
+}
+
+/// A world's flow: both ends know each other's ranks, and name everything by them.
 Result<Flow*> Engine::make_flow(int peer) {
   auto found = find_peer_(peer);
   if (!found) return std::move(found.error());
-  auto flow = std::make_unique<Flow>();
-  flow->peer = peer;
-  flow->remote_id = static_cast<std::uint16_t>(rank_);
-  flow->session_out = session(identity_, found->identity);
-  flow->session_in = session(found->identity, identity_);
-  if (auto connected = connect_flow(*flow, *found, false); !connected) {
-    // Shared memory that cannot be had (no room for another peer, a user of the same number who is another) is no
-    // reason to give up while there is a network.
-    log_info("rank {}: {}", peer, connected.error().text());
-    if (auto again = connect_flow(*flow, *found, true); !again) return std::move(again.error());
-  }
-  flow->first_link = static_cast<std::uint32_t>(rank_ + peer) % static_cast<std::uint32_t>(flow->links.size());
+  const RouteName name{session(identity_, found->identity), session(found->identity, identity_),
+                       static_cast<std::uint16_t>(rank_), static_cast<std::uint16_t>(peer)};
+  auto route = open_route({peer, fmt::format("rank {}", peer), name, {.peer = found->identity}, 0});
+  if (!route) return std::move(route.error());
+  Flow* flow = open_flow({*route, static_cast<std::uint16_t>(peer), static_cast<std::uint16_t>(rank_), name.session_out,
+                          name.session_in, nullptr});
+  flow->first_link = static_cast<std::uint32_t>(rank_ + peer) % static_cast<std::uint32_t>(flow->shares.size());
   flow->first_piece = flow->first_link;
-  flow->replies.reserve(8);
-  Flow* raw = flow.get();
-  flow_storage_.push_back(std::move(flow));
-  // Release: pairs with `existing_flow`.
-  flows_[static_cast<std::size_t>(peer)].store(raw, std::memory_order_release);
-  return raw;
+  return flow;
 }
 
-/// All links of a flow, or none.
-Result<void> Engine::connect_flow(Flow& flow, const PeerAddress& peer, bool network_only) {
+Result<Route*> Engine::open_route(RouteParts parts) {
+  auto found = find_peer_(parts.peer);
+  if (!found) return std::move(found.error());
+  auto route = std::make_unique<Route>();
+  route->peer = parts.peer;
+  route->who = std::move(parts.who);
+  route->name = parts.name;
+  route->key = parts.key;
+  route->instance = parts.instance;
+  if (registry_.find_guest(link_id(route->name.session_in, route->name.label_in, 0) >> 16U) != nullptr) {
+    return Error(Status::invalid, fmt::format("there is a route of this name to {} already", route->who));
+  }
+  if (auto connected = connect_route(*route, *found, false); !connected) {
+    // Shared memory that cannot be had (no room for another peer, a user of the same number who is another) is no
+    // reason to give up while there is a network.
+    log_info("{}: {}", route->who, connected.error().text());
+    if (auto again = connect_route(*route, *found, true); !again) return std::move(again.error());
+  }
+  return registry_.add(std::move(route));
+}
+
+Result<std::uint16_t> Engine::reserve_flow() {
+  if (ids_made_ < flows_.size()) return static_cast<std::uint16_t>(ids_made_++);
+  if (free_ids_.empty()) {
+    return Error(Status::no_memory,
+                 fmt::format("{} channels are open: that is as many as there can be", flows_.size()));
+  }
+  const std::uint16_t id = free_ids_.front();
+  free_ids_.pop_front();
+  return id;
+}
+
+Flow* Engine::open_flow(const FlowParts& parts) {
+  auto flow = std::make_unique<Flow>();
+  flow->peer = parts.route->peer;
+  flow->id = parts.id;
+  flow->remote_id = parts.remote_id;
+  flow->session_out = parts.session_out;
+  flow->session_in = parts.session_in;
+  flow->route = parts.route;
+  flow->shares.resize(parts.route->links.size());
+  flow->inbox = parts.inbox;
+  flow->first_link = flow->first_piece = parts.id % static_cast<std::uint32_t>(flow->shares.size());
+  flow->head_since = beat_;
+  flow->replies.reserve(8);
+  parts.route->flows.push_back(flow.get());
+  flow_storage_.push_back(std::move(flow));
+  // Release: pairs with `existing_flow`.
+  flows_[parts.id].store(flow_storage_.back().get(), std::memory_order_release);
+  return flow_storage_.back().get();
+}
+
+/// All links of a route, or none.
+Result<void> Engine::connect_route(Route& route, const PeerAddress& peer, bool network_only) {
   std::vector<std::string> local_fabrics;
   std::vector<std::string> remote_fabrics;
   for (const auto* rail : rail_views_) local_fabrics.push_back(rail->fabric());
   for (const auto& rail : peer.rails) remote_fabrics.push_back(rail.fabric);
   auto pairs = pair_rails(local_fabrics, remote_fabrics, network_only);
   if (pairs.empty()) {
-    return Error(Status::not_found, fmt::format("no rail of rank {} can be reached", flow.peer),
-                 {.peer = flow.peer, .operation = "connect"});
+    return Error(Status::not_found, fmt::format("no rail of {} can be reached", route.who),
+                 {.peer = route.peer, .operation = "connect"});
   }
   if (pairs.size() > kMostLinks) pairs.resize(kMostLinks);
   const LinkLimits limits{settings_.chunk_min, settings_.chunk_max, pairs.size() == 1};
   // Any link may have to carry on what another began: no piece is longer than the shortest limit.
   std::size_t most = SIZE_MAX;
   for (const auto& [local, remote] : pairs) most = std::min(most, rails_[local]->capabilities().max_write);
-  flow.max_write = most;
-  flow.links.reserve(pairs.size());
+  route.max_write = most;
+  route.links.reserve(pairs.size());
   for (const auto& [local, remote] : pairs) {
-    flow.links.emplace_back(local, remote, rails_[local]->capabilities().line_rate, most, limits);
-    if (auto connected = connect_link(flow, flow.links.back(), peer); !connected) {
-      flow.links.pop_back();
-      for (Link& link : flow.links) drop_link(link);
-      flow.links.clear();
+    route.links.emplace_back(local, remote, rails_[local]->capabilities().line_rate, most, limits);
+    route.moved_by_us |= !rails_[local]->capabilities().progresses_alone;
+    if (auto connected = connect_link(route, route.links.back(), peer); !connected) {
+      route.links.pop_back();
+      for (Link& link : route.links) drop_link(link);
+      route.links.clear();
       return connected;
     }
   }
   return {};
 }
 
-Result<void> Engine::connect_link(Flow& flow, Link& link, const PeerAddress& peer) {
+Result<void> Engine::connect_link(Route& route, Link& link, const PeerAddress& peer) {
   fabric::Rail& rail = *rails_[link.rail()];
   if (link.remote_rail() >= peer.rails.size()) {
-    return Error(Status::not_found, fmt::format("rank {} has no rail {}", flow.peer, link.remote_rail()));
+    return Error(Status::not_found, fmt::format("{} has no rail {}", route.who, link.remote_rail()));
   }
-  const auto connected = rail.connect(peer.rails[link.remote_rail()].address, tag_of(flow, link));
+  const auto connected = rail.connect(peer.rails[link.remote_rail()].address, tag_of(route, link));
   if (!connected) {
     return Error(connected.status(),
-                 fmt::format("rail {} cannot reach rank {}: {}", rail.name(), flow.peer, connected.error().message()),
-                 {.peer = flow.peer, .rail = link.rail(), .operation = "connect"});
+                 fmt::format("rail {} cannot reach {}: {}", rail.name(), route.who, connected.error().message()),
+                 {.peer = route.peer, .rail = link.rail(), .operation = "connect"});
   }
   auto& refs = rail_states_[link.rail()].links;
   if (refs.size() <= *connected) refs.resize(*connected + 1);
-  refs[*connected] = {&flow, flow.index_of(link)};
+  refs[*connected] = {&route, route.index_of(link)};
   link.restart(*connected);
   link.health.stood = false;
   link.health.since = beat_;
@@ -217,6 +272,7 @@ bool Engine::progress() {
   if (!noticing_.empty() && send_pongs()) ++happened;
   if (!fence_requests_.empty() && answer_fences()) ++happened;
   if (!rumours_.empty()) spread_rumours();
+  if (leaving_ != 0) retire();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
   return happened != 0;
 }
@@ -256,8 +312,8 @@ WorldStatistics Engine::statistics() const {
   WorldStatistics copy = counts_;
   for (const RailState& rail : rail_states_) copy.rails.push_back(rail.statistics);
   for (std::size_t i = 0; i < rails_.size(); ++i) copy.rails[i].up = !rail_states_[i].down;
-  for (const auto& flow : flow_storage_) {
-    for (const Link& link : flow->links) {
+  for (const auto& route : registry_.routes()) {
+    for (const Link& link : route->links) {
       RailStatistics& rail = copy.rails[link.rail()];
       rail.rate = std::max(rail.rate, link.rate());
       rail.deadline = std::max(rail.deadline, static_cast<double>(link.deadline(deadline_floor_)) * 1e-9);

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,7 @@
 #include "transport/flow.hpp"
 #include "transport/pace.hpp"
 #include "transport/pool.hpp"
+#include "transport/registry.hpp"
 #include "transport/slots.hpp"
 
 namespace railyard::transport {
@@ -47,11 +49,32 @@ struct EngineParts {
   Settings settings;
   Clock* clock = nullptr;
   std::vector<std::unique_ptr<fabric::Rail>> rails;
+  /// A world's engine knows its peers by rank, and makes route and flow when one is first talked to. Of size 0: there
+  /// are no ranks; whoever uses the engine opens both, for peers of its own numbering.
   int rank = 0;
   int size = 1;
   Identity identity;
-  /// Looks a peer up; called once per peer, when it is first talked to.
+  /// Looks a peer up: when a route to it is made, and when one of its links is made anew.
   std::function<Result<PeerAddress>(int)> find_peer;
+};
+
+/// A route that its user opens.
+struct RouteParts {
+  int peer = -1;    ///< what `find_peer` is asked for
+  std::string who;  ///< for messages
+  RouteName name;
+  RouteKey key;
+  std::uint64_t instance = 0;
+};
+
+/// A flow that its user opens.
+struct FlowParts {
+  Route* route = nullptr;
+  std::uint16_t id = 0;  ///< from `reserve_flow`
+  std::uint16_t remote_id = 0;
+  std::uint32_t session_out = 0;
+  std::uint32_t session_in = 0;
+  Inbox* inbox = nullptr;
 };
 
 struct PutRecord {
@@ -64,6 +87,14 @@ struct SignalRecord {
   std::uint64_t index = 0;
   SignalOp op = SignalOp::add;
   std::uint64_t value = 0;
+};
+/// A message for the peer's Inbox. The body may lie in two places.
+struct MessageRecord {
+  std::uint8_t detail = 0;
+  std::uint32_t number = 0;
+  std::uint64_t offset = 0;
+  std::span<const std::byte> body;
+  std::span<const std::byte> more = {};
 };
 struct AtomicRecord {
   std::uint32_t exposure = 0;
@@ -112,16 +143,38 @@ class Engine {
     return flows_[static_cast<std::size_t>(peer)].load(std::memory_order_acquire);
   }
 
+  /// Routes and flows of an engine without ranks.
+  Result<Route*> open_route(RouteParts parts);
+  const Registry& registry() const { return registry_; }
+  /// An id that no flow has; until it is released, or a flow opened with it is closed, nobody else gets it.
+  Result<std::uint16_t> reserve_flow();
+  void release_flow(std::uint16_t id) { free_ids_.push_back(id); }
+  Flow* open_flow(const FlowParts& parts);
+  /// Ends a flow and what it has under way; with the last one, its route. Says nothing to the peer.
+  void close_flow(Flow& flow);
+  /// Gives a peer up that does not answer: every flow of the route fails, and nothing of the peer's lands any more.
+  /// `cause` is the flow on whose behalf: the others are told that it was not their doing.
+  void shut_out(Flow& cause, const std::string& why);
+  std::size_t flow_count() const { return flow_storage_.size(); }
+
   // Each try_ answers false for "no room now": nothing was changed.
 
   /// Records that travel in one frame. `number` names the operation.
   bool try_records(Flow& flow, const PutRecord* put, const SignalRecord* signal, std::uint64_t& number);
   bool try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ticket& ticket);
-  /// An ordered write over all links and, after it, a signal.
+  bool try_message(Flow& flow, const MessageRecord& message, std::uint64_t& number);
+  /// The longest body of a message.
+  static constexpr std::size_t kMostMessage = wire::kFrameBytes - wire::kRecordsAt - wire::record_bytes(0);
+  /// An ordered write over all links and, after it, a signal or a message.
   bool try_write(Flow& flow, const Bulk& bulk, const SignalRecord* signal, std::uint64_t& number);
+  bool try_write(Flow& flow, const Bulk& bulk, const MessageRecord& message, std::uint64_t& number);
   /// A write outside the sequence, or a read.
   bool try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, Ticket& ticket);
   void fence(Flow& flow) { flow.fence_requested = true; }
+  /// Keeps back what is submitted between the two; it leaves with the next submission or `push`.
+  static void cork(Flow& flow) { flow.corked = true; }
+  static void uncork(Flow& flow) { flow.corked = false; }
+  void push(Flow& flow) { transmit_flow(flow, settings_.batch); }
 
   /// One bounded pass. Returns whether anything happened.
   bool progress();
@@ -131,6 +184,7 @@ class Engine {
   }
   /// Finds out whether a peer is still there, also where nothing was ever sent to it: if not, it is lost.
   void check_on(int peer);
+  void check_on(Route& route);
   /// Says that the peer's memory is used past the engine, which watches over the peer all the same.
   void use_directly(Flow& flow);
   /// The longest that anybody waits for strangers.
@@ -169,7 +223,7 @@ class Engine {
 
  private:
   struct LinkRef {
-    Flow* flow = nullptr;
+    Route* route = nullptr;
     std::uint16_t index = 0;
   };
   /// What the engine keeps of one rail.
@@ -193,8 +247,12 @@ class Engine {
 
   // engine.cc
   Result<Flow*> make_flow(int peer);
-  Result<void> connect_flow(Flow& flow, const PeerAddress& peer, bool network_only);
-  Result<void> connect_link(Flow& flow, Link& link, const PeerAddress& peer);
+  Flow* arriving_flow(std::uint32_t id);
+  Result<void> connect_route(Route& route, const PeerAddress& peer, bool network_only);
+  Result<void> connect_link(Route& route, Link& link, const PeerAddress& peer);
+  void retire();
+  bool retire_flow(Flow& flow);
+  bool retire_route(Route& route);
   void drop_link(Link& link);
   void note_backpressure() { ++counts_.backpressure; }
 
@@ -205,8 +263,11 @@ class Engine {
   Operation* queue_bulk(Flow& flow, Operation::Kind kind, const Bulk& bulk);
   std::uint64_t count_submission(Flow& flow);
   void count_outstanding(Flow& flow, std::int64_t change);
+  template <typename Append>
+  bool queue_write(Flow& flow, const Bulk& bulk, bool with_frame, Append&& append, std::uint64_t& number);
   static void append_put(Operation& frame, const PutRecord& put);
   static void append_signal(Operation& frame, const SignalRecord& signal);
+  static void append_message(Operation& frame, const MessageRecord& message);
   void activate(Flow& flow);
 
   // transmit.cc
@@ -223,6 +284,10 @@ class Engine {
   template <typename HasRoom>
   static Link* choose(Flow& flow, std::size_t first, Tried tried, HasRoom&& has_room);
   Link* choose_for_frame(Flow& flow, bool full, Tried tried);
+  Link* choose_for_piece(Flow& flow, Tried tried) const;
+  void note_frame(Flow& flow) const;
+  void note_piece(Flow& flow) const;
+  bool beside_mouse(const Flow& flow) const;
   fabric::Post post_piece_on(Flow& flow, Operation& operation, Link& link);
   fabric::Post post_unit(Flow& flow, Unit& unit, Link& link);
   fabric::Post hand_over(Flow& flow, Unit& unit, Link& link);
@@ -237,59 +302,64 @@ class Engine {
   // notice.cc
   bool send_notice(Flow& flow, Link& link, const wire::RecordHeader& record, std::span<const std::byte> body = {});
   bool send_notice(Flow& flow, const wire::RecordHeader& record, std::span<const std::byte> body = {});
-  static wire::LinkPlace place_of(const Flow& flow, const Link& link);
+  static Flow* speaker(const Route& route);
+  static wire::LinkPlace place_of(const Route& route, const Link& link);
   void on_notice(Flow& flow, const memory::Buffer& buffer);
-  void on_pong(Flow& flow, wire::LinkPlace place, std::uint32_t round);
+  void on_pong(Route& route, wire::LinkPlace place, std::uint32_t round);
   void on_fence(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, LossCause cause);
   void on_fenced(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, std::span<const std::byte> body);
-  void note_for(Flow& flow);
+  void note_for(Route& route);
   bool send_pongs();
-  bool send_pong(Flow& flow, const Pong& pong);
-  void part_from(Flow& flow);
-  void open_way_back(Flow& flow, wire::LinkPlace place);
+  bool send_pong(Route& route, const Pong& pong);
+  void part_from(Route& route);
+  void open_way_back(Route& route, wire::LinkPlace place);
   bool answer_fences();
   bool answer_fence(const FenceRequest& request);
   void say_goodbye();
 
   // health.cc
-  void watch(Flow& flow);
+  void watch(Route& route);
   bool at_rest(const Flow& flow) const;
+  bool at_rest(const Route& route) const;
+  static bool used_directly(const Route& route);
   void look_after_links();
-  void look_after(Flow& flow);
-  void make_acquaintance(Flow& flow);
+  void look_after(Route& route);
+  void make_acquaintance(Route& route);
   void look_at_head(Flow& flow);
-  void look_at_deliveries(Flow& flow, Link& link);
-  void look_at_connection(Flow& flow, Link& link);
+  void look_at_deliveries(Route& route, Link& link);
+  void look_at_connection(Route& route, Link& link);
   std::int64_t attempt_time() const;
-  void look_at_silence(Flow& flow);
-  void suspect(Flow& flow, Link& link);
-  void start_probe(Flow& flow, bool answering);
-  void judge(Flow& flow);
-  bool ask(Flow& flow, Link& link);
+  void look_at_silence(Route& route);
+  void suspect(Route& route, Link& link);
+  void start_probe(Route& route, bool answering);
+  void judge(Route& route);
+  bool ask(Route& route, Link& link);
   std::int64_t stuck_after(const Link& link) const;
 
   // failover.cc
   void on_lost(std::size_t rail, const fabric::Event& event);
   void on_left(const fabric::LinkTag& tag);
   void on_rail_state(std::size_t rail, bool down);
-  void fail_link(Flow& flow, Link& link, LossCause cause, const std::string& why);
-  void fail_links(Flow& flow, LossCause cause);
+  void fail_link(Route& route, Link& link, LossCause cause, const std::string& why);
+  void fail_links(Route& route, LossCause cause);
+  std::uint32_t leave_link(Flow& flow, const Link& link);
+  void ask_for_fences(Route& route, Link& link);
   void ask_for_fence(Flow& flow, Link& link);
   void release_fenced(Flow& flow, Link& link, const wire::FencedBody& report, std::span<const std::byte> bits);
   void queue_again(Flow& flow, Unit& unit);
   void forget_again(Flow& flow, const Unit& unit);
   void unit_came_back(Flow& flow, Unit& unit, const std::string& why);
-  void try_link(Flow& flow, Link& link);
-  void tend_attempt(Flow& flow, Link& link);
-  void attempt_failed(Flow& flow, Link& link);
-  void rejoin(Flow& flow, Link& link);
-  bool nobody_there(const Flow& flow) const;
-  void lose_peer(Flow& flow, const std::string& why);
-  void acquainted(Flow& flow);
+  void try_link(Route& route, Link& link);
+  void tend_attempt(Route& route, Link& link);
+  void attempt_failed(Route& route, Link& link);
+  void rejoin(Route& route, Link& link);
+  bool nobody_there(const Route& route) const;
+  void lose_peer(Route& route, const std::string& why, const Flow* cause = nullptr);
+  void acquainted(Route& route);
   void spread_rumours();
-  static fabric::LinkTag tag_of(const Flow& flow, const Link& link);
+  static fabric::LinkTag tag_of(const Route& route, const Link& link);
   /// How a link is known at its target: the same from both ends' sessions.
-  static std::uint64_t link_id(std::uint32_t session, std::uint16_t sender, std::uint16_t link);
+  static std::uint64_t link_id(std::uint32_t session, std::uint16_t label, std::uint16_t link);
 
   // receive.cc
   void handle(std::size_t rail, const fabric::Event& event);
@@ -315,6 +385,7 @@ class Engine {
   void release_unit(Unit* unit);
   void release_operation(Operation* operation);
   void leave_flight(Unit& unit, bool delivered);
+  static void let_go(Unit& unit);
   void give_up_unit(Unit* unit);
 
   Settings settings_;
@@ -350,11 +421,15 @@ class Engine {
   IdTable<Exposure> exposures_;
   std::vector<std::atomic<Flow*>> flows_;
   std::vector<std::unique_ptr<Flow>> flow_storage_;
+  Registry registry_;
+  std::deque<std::uint16_t> free_ids_;  ///< the one that was freed first is used first
+  std::uint32_t ids_made_ = 0;
+  std::uint32_t leaving_ = 0;     ///< flows and routes that wait for what the rails still hold
   std::vector<Flow*> active_;     ///< have something to send
   std::vector<Flow*> reporting_;  ///< owe an acknowledgement
   std::vector<Flow*> ready_;      ///< have held frames whose turn has come
-  std::vector<Flow*> watched_;    ///< have something under way, or a link in trouble
-  std::vector<Flow*> noticing_;   ///< have pings to answer
+  std::vector<Route*> watched_;   ///< have something under way, or a link in trouble
+  std::vector<Route*> noticing_;  ///< have pings to answer
   std::vector<FenceRequest> fence_requests_;
   std::vector<int> rumours_;  ///< lost peers that the others have not been told of
   std::uint32_t heard_flows_ = 0;

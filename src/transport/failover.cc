@@ -24,32 +24,31 @@ std::int64_t next_back_off(std::int64_t before, std::int64_t lived) {
 
 }  // namespace
 
-fabric::LinkTag Engine::tag_of(const Flow& flow, const Link& link) {
-  return {link_id(flow.session_out, flow.remote_id, flow.index_of(link)), link.health.epoch};
+fabric::LinkTag Engine::tag_of(const Route& route, const Link& link) {
+  const std::uint16_t index = route.index_of(link);
+  return {link_id(route.name.session_out, route.name.label_out, index), link.health.epoch,
+          link_id(route.name.session_in, route.name.label_in, index)};
 }
 
-std::uint64_t Engine::link_id(std::uint32_t session, std::uint16_t sender, std::uint16_t link) {
-  return (std::uint64_t{session} << 32U) | (std::uint64_t{sender} << 16U) | link;
+std::uint64_t Engine::link_id(std::uint32_t session, std::uint16_t label, std::uint16_t link) {
+  return (std::uint64_t{session} << 32U) | (std::uint64_t{label} << 16U) | link;
 }
 
 // ---- What the rails report ----
 
 void Engine::on_lost(std::size_t rail, const fabric::Event& event) {
   auto& refs = rail_states_[rail].links;
-  if (event.remote >= refs.size() || refs[event.remote].flow == nullptr) return;
-  Flow& flow = *refs[event.remote].flow;
-  Link& link = flow.links[refs[event.remote].index];
+  if (event.remote >= refs.size() || refs[event.remote].route == nullptr) return;
+  Route& route = *refs[event.remote].route;
+  Link& link = route.links[refs[event.remote].index];
   link.health.refused = event.refused;
-  if (link.health.state == LinkState::trying) return attempt_failed(flow, link);
-  fail_link(flow, link, LossCause::broken, rails_[rail]->describe_error(event.error));
-  if (failover_ && nobody_there(flow)) lose_peer(flow, "its process is gone");
+  if (link.health.state == LinkState::trying) return attempt_failed(route, link);
+  fail_link(route, link, LossCause::broken, rails_[rail]->describe_error(event.error));
+  if (failover_ && nobody_there(route)) lose_peer(route, "its process is gone");
 }
 
 void Engine::on_left(const fabric::LinkTag& tag) {
-  const auto peer = static_cast<std::uint16_t>(tag.id >> 16U);
-  if (peer >= size_ || !failover_) return;
-  const Flow* flow = existing_flow(peer);
-  if (flow != nullptr && flow->session_in == tag.id >> 32U) check_on(peer);
+  if (Route* const route = registry_.find_guest(tag.id >> 16U)) check_on(*route);
 }
 
 void Engine::on_rail_state(std::size_t rail, bool down) {
@@ -58,79 +57,103 @@ void Engine::on_rail_state(std::size_t rail, bool down) {
   state.down = down;
   log_warn("rail {}: its interface is {}", rails_[rail]->name(), down ? "down" : "up again");
   if (!down) return;
-  for (const auto& flow : flow_storage_) {
-    for (Link& link : flow->links) {
-      if (link.rail() == rail) fail_link(*flow, link, LossCause::local_down, "");
+  for (const auto& route : registry_.routes()) {
+    for (Link& link : route->links) {
+      if (link.rail() == rail) fail_link(*route, link, LossCause::local_down, "");
     }
   }
 }
 
 // ---- A link dies ----
 
-void Engine::fail_link(Flow& flow, Link& link, LossCause cause, const std::string& why) {
-  LinkHealth& health = link.health;
-  if (health.state == LinkState::down || flow.failed.load(std::memory_order_relaxed)) return;
-  const std::string reason = why.empty() ? to_string(cause) : fmt::format("{}: {}", to_string(cause), why);
-  if (!failover_) {
-    return fail_flow(flow, Error(Status::rail_failed,
-                                 fmt::format("the link to rank {} failed on rail {}: {}", flow.peer,
-                                             rails_[link.rail()]->name(), reason),
-                                 {flow.peer, link.rail(), "link", flow.acknowledged}));
-  }
-  if (health.state == LinkState::trying) return attempt_failed(flow, link);
-
-  const std::uint16_t index = flow.index_of(link);
+/// Marks what a flow had on the dead link: it waits for the target's word. Returns how many pieces that are.
+std::uint32_t Engine::leave_link(Flow& flow, const Link& link) {
+  const std::uint16_t index = flow.route->index_of(link);
   std::uint32_t waiting = 0;
   for (Unit* unit = flow.unacknowledged.head(); unit != nullptr; unit = unit->next) {
     if (unit->link != index || unit->again) continue;
     unit->lost = true;
     ++waiting;
   }
-  if (waiting > 0 || !link.idle()) {
-    health.unfenced = true;
-    health.dead_epoch = health.epoch;
-    health.fence_asked_at = 0;
+  Share& share = flow.shares[index];
+  if (waiting > 0 || share.bytes != 0 || share.frames != 0) {
+    share.unfenced = true;
+    share.dead_epoch = link.health.epoch;
+    share.fence_asked_at = 0;
+  }
+  return waiting;
+}
+
+void Engine::fail_link(Route& route, Link& link, LossCause cause, const std::string& why) {
+  LinkHealth& health = link.health;
+  if (health.state == LinkState::down || speaker(route) == nullptr) return;
+  const std::string reason = why.empty() ? to_string(cause) : fmt::format("{}: {}", to_string(cause), why);
+  if (!failover_) {
+    for (Flow* flow : route.flows) {
+      fail_flow(*flow, Error(Status::rail_failed,
+                             fmt::format("the link to {} failed on rail {}: {}", route.who, rails_[link.rail()]->name(),
+                                         reason),
+                             {route.peer, link.rail(), "link", flow->acknowledged}));
+    }
+    return;
+  }
+  if (health.state == LinkState::trying) return attempt_failed(route, link);
+
+  std::uint32_t waiting = 0;
+  std::uint64_t outstanding = 0;
+  for (Flow* flow : route.flows) {
+    if (flow->failed.load(std::memory_order_relaxed)) continue;
+    waiting += leave_link(*flow, link);
+    outstanding += flow->outstanding.load(std::memory_order_relaxed);
   }
   drop_link(link);
   health.suspect = false;
   health.cause = cause;
   health.back_off = next_back_off(health.back_off, beat_ - health.since);
   health.since = beat_;
-  const auto left = std::ranges::count_if(flow.links, &Link::up);
+  const auto left = std::ranges::count_if(route.links, &Link::up);
   // With nothing left, the next attempt cannot wait.
   health.next_try = beat_ + (left > 0 ? health.back_off : 0);
   ++counts_.links_lost;
-  watch(flow);
-  const bool idle = flow.outstanding.load(std::memory_order_relaxed) == 0;
+  watch(route);
   const std::string news =
-      fmt::format("link to rank {} on rail {} is down ({}); {} pieces to move, {} of {} links left", flow.peer,
-                  rails_[link.rail()]->name(), reason, waiting, left, flow.links.size());
-  idle ? log_info("{}", news) : log_warn("{}", news);
+      fmt::format("link to {} on rail {} is down ({}); {} pieces to move, {} of {} links left", route.who,
+                  rails_[link.rail()]->name(), reason, waiting, left, route.links.size());
+  outstanding == 0 ? log_info("{}", news) : log_warn("{}", news);
 }
 
-void Engine::fail_links(Flow& flow, LossCause cause) {
-  for (Link& link : flow.links) {
-    if (link.up()) fail_link(flow, link, cause, "");
+void Engine::fail_links(Route& route, LossCause cause) {
+  for (Link& link : route.links) {
+    if (link.up()) fail_link(route, link, cause, "");
   }
 }
 
-/// Asks the target, over whatever link there is, to shut the dead one out; again and again until it has.
+void Engine::ask_for_fences(Route& route, Link& link) {
+  const std::uint16_t index = route.index_of(link);
+  for (Flow* flow : route.flows) {
+    if (flow->shares[index].unfenced && !flow->failed.load(std::memory_order_relaxed)) ask_for_fence(*flow, link);
+  }
+}
+
+/// Asks the target, over whatever link there is, to shut the dead one out; again and again until it has. Each flow asks
+/// for itself: what has arrived is told flow by flow.
 void Engine::ask_for_fence(Flow& flow, Link& link) {
   LinkHealth& health = link.health;
-  if (health.fence_asked_at != 0 && beat_ - health.fence_asked_at < link.deadline(deadline_floor_)) return;
+  Share& share = flow.share(link);
+  if (share.fence_asked_at != 0 && beat_ - share.fence_asked_at < link.deadline(deadline_floor_)) return;
   // An interface that is up again is no news any more: the peer would give up what has just come back.
   const bool old = health.cause == LossCause::local_down && !rail_states_[link.rail()].down;
   const LossCause cause = old ? LossCause::broken : health.cause;
-  const wire::RecordHeader record{wire::RecordKind::fence, static_cast<std::uint8_t>(cause), 0, health.dead_epoch,
-                                  place_of(flow, link).pack()};
-  if (send_notice(flow, record)) health.fence_asked_at = beat_;
+  const wire::RecordHeader record{wire::RecordKind::fence, static_cast<std::uint8_t>(cause), 0, share.dead_epoch,
+                                  place_of(*flow.route, link).pack()};
+  if (send_notice(flow, record)) share.fence_asked_at = beat_;
 }
 
 /// The target has spoken: what its report lacks goes out again, what it has is finished. Writing that once more could
 /// overwrite what the target's program has put there since.
 void Engine::release_fenced(Flow& flow, Link& link, const wire::FencedBody& report, std::span<const std::byte> bits) {
-  const std::uint16_t index = flow.index_of(link);
-  link.health.unfenced = false;
+  const std::uint16_t index = flow.route->index_of(link);
+  flow.shares[index].unfenced = false;
   ++counts_.fences;
   const auto arrived = [&](std::uint32_t sequence) {
     const std::uint32_t ahead = sequence - report.next;
@@ -150,7 +173,7 @@ void Engine::release_fenced(Flow& flow, Link& link, const wire::FencedBody& repo
     queue_again(flow, *unit);
     return true;
   });
-  log_info("rank {} has shut out the dead link on rail {}: {} pieces to send again", flow.peer,
+  log_info("{} has shut out the dead link on rail {}: {} pieces to send again", flow.route->who,
            rails_[link.rail()]->name(), flow.replay.size());
 }
 
@@ -165,15 +188,15 @@ void Engine::forget_again(Flow& flow, const Unit& unit) { std::erase(flow.replay
 
 /// An operation of the unit came back undone.
 void Engine::unit_came_back(Flow& flow, Unit& unit, const std::string& why) {
-  Link& link = flow.links[unit.link];
+  Link& link = flow.route->links[unit.link];
   // While it still counts as in flight: a link that dies with something on it must be fenced.
-  if (unit.epoch == link.health.epoch && link.up()) fail_link(flow, link, LossCause::broken, why);
-  unit.posted = false;
+  if (unit.epoch == link.health.epoch && link.up()) fail_link(*flow.route, link, LossCause::broken, why);
+  let_go(unit);
   if (unit.finished || flow.failed.load(std::memory_order_relaxed)) return give_up_unit(&unit);
   leave_flight(unit, false);
   if (unit.again) return queue_again(flow, unit);
   if (unit.operation->sequenced()) return;  // `release_fenced` finds it
-  if (link.health.unfenced) {
+  if (flow.shares[unit.link].unfenced) {
     flow.parked.push_back(&unit);
   } else {
     queue_again(flow, unit);
@@ -182,66 +205,66 @@ void Engine::unit_came_back(Flow& flow, Unit& unit, const std::string& why) {
 
 // ---- A link comes back ----
 
-void Engine::try_link(Flow& flow, Link& link) {
+void Engine::try_link(Route& route, Link& link) {
   LinkHealth& health = link.health;
-  const auto peer = find_peer_(flow.peer);
+  const auto peer = find_peer_(route.peer);
   ++health.epoch;
   health.answers = 0;
   health.asked = 0;
-  health.life_began = flow.rounds;
+  health.life_began = route.rounds;
   health.refused = false;
   health.since = beat_;
-  const auto connected = peer ? connect_link(flow, link, *peer) : Result<void>(peer.error().copy());
+  const auto connected = peer ? connect_link(route, link, *peer) : Result<void>(peer.error().copy());
   if (connected) {
     health.state = LinkState::trying;
-    log_debug("rank {}: trying rail {}, life number {}", flow.peer, rails_[link.rail()]->name(), health.epoch + 1);
+    log_debug("{}: trying rail {}, life number {}", route.who, rails_[link.rail()]->name(), health.epoch + 1);
     return;
   }
-  log_info("rank {}: {}", flow.peer, connected.error().message());
+  log_info("{}: {}", route.who, connected.error().message());
   health.next_try = beat_ + kMostPause;
 }
 
-void Engine::tend_attempt(Flow& flow, Link& link) {
+void Engine::tend_attempt(Route& route, Link& link) {
   LinkHealth& health = link.health;
-  if (health.answers >= kAnswersToRejoin) return rejoin(flow, link);
+  if (health.answers >= kAnswersToRejoin) return rejoin(route, link);
   const bool overdue = now_ - health.asked_at >= link.deadline(deadline_floor_);
-  if (health.asked == 0 || overdue) ask(flow, link);
+  if (health.asked == 0 || overdue) ask(route, link);
   if (health.state == LinkState::trying && beat_ - health.since >= attempt_time()) {
-    attempt_failed(flow, link);
+    attempt_failed(route, link);
   }
 }
 
-void Engine::attempt_failed(Flow& flow, Link& link) {
+void Engine::attempt_failed(Route& route, Link& link) {
   LinkHealth& health = link.health;
   drop_link(link);
-  log_debug("rank {}: no success on rail {}{}", flow.peer, rails_[link.rail()]->name(),
+  log_debug("{}: no success on rail {}{}", route.who, rails_[link.rail()]->name(),
             health.refused ? ", nobody is there" : "");
   health.since = beat_;
   // An attempt is cheap: what may grow beyond a second is only the time that a link which came and went must wait. And
   // with nothing left, there is nothing to spare by waiting longer.
-  const bool alone = std::ranges::none_of(flow.links, &Link::up);
+  const bool alone = std::ranges::none_of(route.links, &Link::up);
   const std::int64_t pause = std::min(kFirstBackOff << std::min<std::uint32_t>(health.failures++, 10), kMostPause);
   health.next_try = beat_ + (alone ? kFirstBackOff : pause);
-  if (nobody_there(flow)) lose_peer(flow, "its process is gone");
+  if (nobody_there(route)) lose_peer(route, "its process is gone");
 }
 
-void Engine::rejoin(Flow& flow, Link& link) {
+void Engine::rejoin(Route& route, Link& link) {
   LinkHealth& health = link.health;
   health.state = LinkState::up;
   health.suspect = false;
   health.failures = 0;
   health.since = health.delivered_since = beat_;
   ++counts_.links_rejoined;
-  log_warn("link to rank {} on rail {} is back, in its life number {}", flow.peer, rails_[link.rail()]->name(),
+  log_warn("link to {} on rail {} is back, in its life number {}", route.who, rails_[link.rail()]->name(),
            health.epoch + 1);
 }
 
 // ---- A peer is gone ----
 
 /// Over every link that leads anywhere the peer's machine has answered that nobody is there.
-bool Engine::nobody_there(const Flow& flow) const {
+bool Engine::nobody_there(const Route& route) const {
   bool refused = false;
-  for (const Link& link : flow.links) {
+  for (const Link& link : route.links) {
     const bool blind = rail_states_[link.rail()].down;
     if (link.health.state != LinkState::down || (!blind && !link.health.refused)) return false;
     refused |= !blind;
@@ -249,44 +272,50 @@ bool Engine::nobody_there(const Flow& flow) const {
   return refused;
 }
 
-void Engine::lose_peer(Flow& flow, const std::string& why) {
-  if (flow.failed.load(std::memory_order_relaxed)) return;
+void Engine::lose_peer(Route& route, const std::string& why, const Flow* cause) {
+  if (std::exchange(route.over, true)) return;
   ++counts_.peers_lost;
-  const std::uint64_t outstanding = flow.outstanding.load(std::memory_order_relaxed);
-  Error error(Status::peer_lost,
-              fmt::format("rank {} is lost: {}; {} operations were under way to it, units {} to {} unacknowledged",
-                          flow.peer, why, outstanding, flow.acknowledged, flow.next_sequence),
-              {.peer = flow.peer, .operation = "failover", .sequence = flow.acknowledged});
-  log_warn("{}", error.message());
-  for (Link& link : flow.links) drop_link(link);
-  fail_flow(flow, std::move(error));
-  last_lost_.store(flow.peer, std::memory_order_release);
+  for (Link& link : route.links) drop_link(link);
+  for (Flow* flow : route.flows) {
+    if (flow->failed.load(std::memory_order_relaxed)) continue;
+    const bool collateral = cause != nullptr && cause != flow;
+    Error error(Status::peer_lost,
+                fmt::format("{} is lost: {}{}; {} operations were under way to it, units {} to {} unacknowledged",
+                            route.who, why, collateral ? " (another channel on the same links)" : "",
+                            flow->outstanding.load(std::memory_order_relaxed), flow->acknowledged, flow->next_sequence),
+                {.peer = route.peer, .operation = "failover", .sequence = flow->acknowledged});
+    log_warn("{}", error.message());
+    fail_flow(*flow, std::move(error));
+  }
+  last_lost_.store(route.peer, std::memory_order_release);
   // The others may wait for it without having sent it anything. Each finds out for itself.
-  rumours_.push_back(flow.peer);
+  if (size_ > 0) rumours_.push_back(route.peer);
+}
+
+void Engine::check_on(Route& route) {
+  if (!failover_ || speaker(route) == nullptr) return;
+  watch(route);
+  route.concerned_since = beat_;
+  route.heard_at = beat_ - 1;
+  if (!route.probe.on) start_probe(route, false);
 }
 
 void Engine::check_on(int peer) {
-  const auto found = flow(peer);
-  if (!found || !failover_ || (*found)->failed.load(std::memory_order_relaxed)) return;
-  Flow& flow = **found;
-  watch(flow);
-  flow.concerned_since = beat_;
-  flow.heard_at = beat_ - 1;
-  if (!flow.probe.on) start_probe(flow, false);
+  if (const auto found = flow(peer)) check_on(*(*found)->route);
 }
 
 void Engine::use_directly(Flow& flow) {
   if (flow.direct.exchange(true, std::memory_order_relaxed)) return;
-  if (!failover_ || flow.acquainted || flow.failed.load(std::memory_order_relaxed)) return;
+  if (!failover_ || flow.route->acquainted || flow.failed.load(std::memory_order_relaxed)) return;
   strangers_.fetch_add(1, std::memory_order_relaxed);
-  watch(flow);
+  watch(*flow.route);
 }
 
 /// The peer has answered, or never will.
-void Engine::acquainted(Flow& flow) {
-  if (std::exchange(flow.acquainted, true)) return;
+void Engine::acquainted(Route& route) {
+  if (std::exchange(route.acquainted, true)) return;
   // Release: whoever sees that there are no more may leave.
-  if (flow.direct.load(std::memory_order_relaxed)) strangers_.fetch_sub(1, std::memory_order_release);
+  if (used_directly(route)) strangers_.fetch_sub(1, std::memory_order_release);
 }
 
 void Engine::spread_rumours() {

@@ -1,15 +1,19 @@
-/// Flow: the one sequence between this process and a peer, in each direction, over all links to it.
+/// Flow: one sequence between this process and a peer, in each direction, over all links of its route. A window has one
+/// for each peer, a channel has one of its own.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "railyard/result.hpp"
 #include "transport/held_frames.hpp"
-#include "transport/link.hpp"
 #include "transport/operation.hpp"
 #include "transport/receive_window.hpp"
+#include "transport/route.hpp"
+#include "transport/wire.hpp"
 
 namespace railyard::transport {
 
@@ -26,31 +30,40 @@ struct Reply {
   std::uint64_t value = 0;
 };
 
-/// A ping to be answered.
-struct Pong {
-  std::uint32_t round = 0;
-  std::uint64_t place = 0;
+class Engine;
+struct Flow;
+
+/// Who takes the messages of a flow. Called while arrivals are handled: changes state only, posts nothing (promise 7).
+class Inbox {
+ public:
+  virtual ~Inbox() = default;
+  /// A message, in its turn. False: it is not one, and is counted as malformed.
+  virtual bool on_message(const wire::RecordHeader& header, std::span<const std::byte> body) = 0;
+  /// `Flow::completed` has risen.
+  virtual void on_completed() = 0;
+  /// The flow has failed: `Flow::error` says why. Told once.
+  virtual void on_failed() = 0;
 };
 
-/// A round of pings over all links of a flow, to find out which of them answer.
-struct Probe {
-  bool on = false;
-  bool answering = false;         ///< begun because the peer began one
-  std::uint32_t first_round = 0;  ///< of its pings
-  std::uint32_t repeats = 0;
-  std::int64_t since = 0;
-  std::int64_t first_answer = 0;       ///< 0: none yet
-  std::int64_t ended = INT64_MIN / 2;  ///< long ago
+/// What a flow has on one link of its route.
+struct Share {
+  std::uint64_t bytes = 0;          ///< of pieces in flight
+  std::uint32_t frames = 0;         ///< in flight
+  bool unfenced = false;            ///< units of the link's last life wait for the target's word on what has arrived
+  std::uint32_t dead_epoch = 0;     ///< the life to be fenced
+  std::int64_t fence_asked_at = 0;  ///< 0: not yet
 };
 
 struct Flow {
   // Who.
   int peer = -1;
+  std::uint16_t id = 0;           ///< what the peer puts into its frames and immediates
   std::uint16_t remote_id = 0;    ///< what the peer calls this flow
   std::uint32_t session_out = 0;  ///< proves us to the peer
   std::uint32_t session_in = 0;   ///< proves the peer to us
-  std::vector<Link> links;
-  std::size_t max_write = 0;      ///< longest piece that every link can carry
+  Route* route = nullptr;
+  std::vector<Share> shares;      ///< by the route's links
+  Inbox* inbox = nullptr;         ///< null: no messages on this flow
   std::uint32_t first_link = 0;   ///< where frames of an idle flow go: spread by rank, so that not all use rail 0
   std::uint32_t first_piece = 0;  ///< where the next piece of an idle flow goes: each link in turn
 
@@ -65,6 +78,7 @@ struct Flow {
   std::uint32_t out_of_sequence = 0;  ///< relaxed writes, reads and fetches under way
   std::uint32_t fetches = 0;
   std::uint32_t fence_sequence = 0;
+  bool corked = false;           ///< what is queued leaves with what comes next
   bool fence_requested = false;  ///< the next operation is fenced
   bool fence_active = false;     ///< writes and reads wait until `fence_sequence` is acknowledged
 
@@ -85,31 +99,25 @@ struct Flow {
   std::vector<Reply> replies;
 
   // Health. Times are the engine's health clock.
-  std::vector<Unit*> replay;  ///< to be posted again, before anything new
-  std::vector<Unit*> parked;  ///< out of sequence, of a dead link that is not fenced yet
-  std::vector<Pong> pongs;
-  std::int64_t pongs_since = 0;  ///< since when there have been some
-  Probe probe;
-  std::uint32_t rounds = 0;                  ///< pings numbered so far
+  std::vector<Unit*> replay;                 ///< to be posted again, before anything new
+  std::vector<Unit*> parked;                 ///< out of sequence, of a dead link that is not fenced yet
   std::uint32_t head_seen = 0;               ///< the oldest unacknowledged unit at the last look
   std::int64_t head_since = 0;               ///< since when it is that
-  std::int64_t heard_at = 0;                 ///< the last message from the peer
-  std::int64_t renewed_for = 0;              ///< the silence after that moment for which the links were made anew
-  std::int64_t concerned_since = 0;          ///< one of the peer's links to us ended: is it still there? 0: no doubt
   std::atomic<bool> lost_operations{false};  ///< the flow failed with operations under way
   std::atomic<bool> loss_told{false};        ///< by a `quiet` for all ranks
   /// The peer's memory is used past the engine: that nothing is under way says nothing.
   std::atomic<bool> direct{false};
-  bool acquainted = false;  ///< the peer has answered: it knows this flow, and says goodbye when it leaves
+  std::uint32_t posted = 0;  ///< units that a rail still holds
+  std::uint64_t bytes_in_flight = 0;
+  std::uint32_t lone_frames = 0;  ///< that left or arrived since the last piece did
+  bool closing = false;           ///< its user is gone; waits for what the rails still hold
 
   // Membership in the engine's lists.
-  bool watched = false;
-  bool in_noticing = false;
   bool in_active = false;
   bool in_reporting = false;
   bool in_ready = false;
 
-  std::uint16_t index_of(const Link& link) const { return static_cast<std::uint16_t>(&link - links.data()); }
+  Share& share(const Link& link) { return shares[route->index_of(link)]; }
   bool may_send(std::uint32_t window) const {
     return next_sequence - acknowledged<window&& static_cast<std::int32_t>(limit - next_sequence)> 0;
   }

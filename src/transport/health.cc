@@ -26,81 +26,93 @@ constexpr std::int64_t kStuckUnknown = 10'000'000'000;  ///< before the first ro
 
 }  // namespace
 
-void Engine::watch(Flow& flow) {
-  if (flow.watched) return;
-  flow.watched = true;
-  flow.heard_at = flow.head_since = beat_;
-  for (Link& link : flow.links) {
+void Engine::watch(Route& route) {
+  if (route.watched) return;
+  route.watched = true;
+  route.heard_at = beat_;
+  for (Flow* flow : route.flows) flow->head_since = beat_;
+  for (Link& link : route.links) {
     link.health.delivered_since = beat_;
     if (!link.health.stood) link.health.since = beat_;
   }
-  watched_.push_back(&flow);
+  watched_.push_back(&route);
 }
 
 bool Engine::at_rest(const Flow& flow) const {
   if (flow.failed.load(std::memory_order_relaxed)) return true;
   if (flow.outstanding.load(std::memory_order_relaxed) != 0 || !flow.unacknowledged.empty() || !flow.queue.empty())
     return false;
-  if (flow.probe.on || flow.concerned_since != 0) return false;
-  if (!flow.pongs.empty()) return false;
-  if (flow.direct.load(std::memory_order_relaxed)) {
+  return std::ranges::none_of(flow.shares, &Share::unfenced);
+}
+
+bool Engine::at_rest(const Route& route) const {
+  if (speaker(route) == nullptr) return true;
+  if (route.probe.on || route.concerned_since != 0 || !route.pongs.empty()) return false;
+  if (!std::ranges::all_of(route.flows, [this](const Flow* flow) { return at_rest(*flow); })) return false;
+  if (used_directly(route)) {
     // No operation would come along and ask: a link that ended is followed up here and now.
-    const bool whole = std::ranges::all_of(flow.links, &Link::up);
-    if (!whole || !flow.acquainted) return false;
+    const bool whole = std::ranges::all_of(route.links, &Link::up);
+    if (!whole || !route.acquainted) return false;
   }
-  return std::ranges::none_of(flow.links, [](const Link& link) {
-    return link.health.unfenced || link.health.state == LinkState::trying || !link.idle();
-  });
+  return std::ranges::none_of(route.links,
+                              [](const Link& link) { return link.health.state == LinkState::trying || !link.idle(); });
 }
 
 void Engine::look_after_links() {
   beat_ += std::min(now_ - looked_at_, kMostStep);
   looked_at_ = now_;
   for (std::size_t i = 0; i < watched_.size();) {
-    Flow& flow = *watched_[i];
-    look_after(flow);
-    if (!at_rest(flow)) {
+    Route& route = *watched_[i];
+    look_after(route);
+    if (!at_rest(route)) {
       ++i;
       continue;
     }
-    flow.watched = false;
+    route.watched = false;
     watched_[i] = watched_.back();
     watched_.pop_back();
   }
 }
 
-/// A peer that has heard of us says goodbye when it leaves; of one that has not, only the end of its links would be
-/// seen, and a rank that left in peace would pass for a lost one. No answer means nothing: the peer may be busy.
-void Engine::make_acquaintance(Flow& flow) {
-  if (flow.direct.load(std::memory_order_relaxed) && !flow.acquainted && !flow.probe.on) start_probe(flow, false);
+bool Engine::used_directly(const Route& route) {
+  return std::ranges::any_of(route.flows,
+                             [](const Flow* flow) { return flow->direct.load(std::memory_order_relaxed); });
 }
 
-void Engine::look_after(Flow& flow) {
-  make_acquaintance(flow);
-  look_at_head(flow);
-  if (flow.probe.on) judge(flow);
-  // The peer asks and no link takes the answer: their queues are full of what does not complete.
-  if (!flow.pongs.empty() && beat_ - flow.pongs_since >= kMuteFloors * deadline_floor_) {
-    flow.pongs_since = beat_;
-    fail_links(flow, LossCause::stuck);
+/// A peer that has heard of us says goodbye when it leaves; of one that has not, only the end of its links would be
+/// seen, and a rank that left in peace would pass for a lost one. No answer means nothing: the peer may be busy.
+void Engine::make_acquaintance(Route& route) {
+  if (!route.acquainted && !route.probe.on && used_directly(route)) start_probe(route, false);
+}
+
+void Engine::look_after(Route& route) {
+  make_acquaintance(route);
+  for (Flow* flow : route.flows) {
+    if (!flow->failed.load(std::memory_order_relaxed)) look_at_head(*flow);
   }
-  for (Link& link : flow.links) {
-    if (flow.failed.load(std::memory_order_relaxed)) return;
+  if (route.probe.on) judge(route);
+  // The peer asks and no link takes the answer: their queues are full of what does not complete.
+  if (!route.pongs.empty() && beat_ - route.pongs_since >= kMuteFloors * deadline_floor_) {
+    route.pongs_since = beat_;
+    fail_links(route, LossCause::stuck);
+  }
+  for (Link& link : route.links) {
+    if (speaker(route) == nullptr) return;
     LinkHealth& health = link.health;
-    if (health.unfenced) ask_for_fence(flow, link);
+    ask_for_fences(route, link);
     switch (health.state) {
       case LinkState::up:
-        link.health.stood ? look_at_deliveries(flow, link) : look_at_connection(flow, link);
+        link.health.stood ? look_at_deliveries(route, link) : look_at_connection(route, link);
         break;
       case LinkState::trying:
-        tend_attempt(flow, link);
+        tend_attempt(route, link);
         break;
       case LinkState::down:
-        if (!rail_states_[link.rail()].down && beat_ >= health.next_try) try_link(flow, link);
+        if (!rail_states_[link.rail()].down && beat_ >= health.next_try) try_link(route, link);
         break;
     }
   }
-  look_at_silence(flow);
+  look_at_silence(route);
 }
 
 /// The oldest unacknowledged unit is what everything else waits for: its link is the one to doubt.
@@ -111,23 +123,23 @@ void Engine::look_at_head(Flow& flow) {
     if (head != nullptr) flow.head_seen = head->sequence;
     return;
   }
-  Link& link = flow.links[head->link];
+  Link& link = flow.route->links[head->link];
   if (!link.up()) return;
   const std::int64_t age = beat_ - flow.head_since;
-  if (age >= link.deadline(deadline_floor_) / 2) suspect(flow, link);
+  if (age >= link.deadline(deadline_floor_) / 2) suspect(*flow.route, link);
   if (age >= stuck_after(link) && link.health.answered_at > flow.head_since) {
-    fail_link(flow, link, LossCause::stuck, "");
+    fail_link(*flow.route, link, LossCause::stuck, "");
   }
 }
 
 /// A first connection that does not come about is a lost link: a ping shows whether it has.
-void Engine::look_at_connection(Flow& flow, Link& link) {
-  if (beat_ - link.health.since < attempt_time() || ask(flow, link)) return;
-  fail_link(flow, link, LossCause::unconnected, "");
+void Engine::look_at_connection(Route& route, Link& link) {
+  if (beat_ - link.health.since < attempt_time() || ask(route, link)) return;
+  fail_link(route, link, LossCause::unconnected, "");
 }
 
 /// Reads and relaxed writes have no place in the sequence: bytes must be delivered now and then.
-void Engine::look_at_deliveries(Flow& flow, Link& link) {
+void Engine::look_at_deliveries(Route& route, Link& link) {
   LinkHealth& health = link.health;
   if (link.bytes_in_flight() == 0 || link.delivered() != health.delivered_seen) {
     health.delivered_seen = link.delivered();
@@ -135,26 +147,28 @@ void Engine::look_at_deliveries(Flow& flow, Link& link) {
     return;
   }
   const std::int64_t age = beat_ - health.delivered_since;
-  if (age >= link.deadline(deadline_floor_) / 2) suspect(flow, link);
+  if (age >= link.deadline(deadline_floor_) / 2) suspect(route, link);
   if (age >= stuck_after(link) && health.answered_at > health.delivered_since) {
-    fail_link(flow, link, LossCause::stuck, "");
+    fail_link(route, link, LossCause::stuck, "");
   }
 }
 
-void Engine::look_at_silence(Flow& flow) {
-  if (flow.failed.load(std::memory_order_relaxed)) return;
-  if (flow.heard_at >= flow.concerned_since) flow.concerned_since = 0;
-  const bool owes = flow.outstanding.load(std::memory_order_relaxed) != 0 || flow.concerned_since != 0;
-  const std::int64_t silence = beat_ - flow.heard_at;
+void Engine::look_at_silence(Route& route) {
+  if (speaker(route) == nullptr) return;
+  if (route.heard_at >= route.concerned_since) route.concerned_since = 0;
+  const bool owes = route.concerned_since != 0 || std::ranges::any_of(route.flows, [](const Flow* flow) {
+                      return flow->outstanding.load(std::memory_order_relaxed) != 0;
+                    });
+  const std::int64_t silence = beat_ - route.heard_at;
   if (!owes || silence < peer_timeout_ / 2) return;
   if (silence >= peer_timeout_) {
-    return lose_peer(flow, fmt::format("silent for {:.1f} s", static_cast<double>(silence) * 1e-9));
+    return lose_peer(route, fmt::format("silent for {:.1f} s", static_cast<double>(silence) * 1e-9));
   }
-  if (flow.renewed_for == flow.heard_at) return;
+  if (route.renewed_for == route.heard_at) return;
   // Half of its time is over: connections that lost what they carried, or wait ever longer to send it again, are made
   // anew.
-  flow.renewed_for = flow.heard_at;
-  fail_links(flow, LossCause::mute);
+  route.renewed_for = route.heard_at;
+  fail_links(route, LossCause::mute);
 }
 
 /// How long an attempt to connect may take: many deadlines, and no less than any network needs.
@@ -165,32 +179,35 @@ std::int64_t Engine::stuck_after(const Link& link) const {
   return std::max(kStuckDeadlines * link.deadline(deadline_floor_), kStuckFloors * deadline_floor_);
 }
 
-void Engine::suspect(Flow& flow, Link& link) {
-  if (flow.probe.on || beat_ - flow.probe.ended < link.deadline(deadline_floor_)) return;
+void Engine::suspect(Route& route, Link& link) {
+  if (route.probe.on || beat_ - route.probe.ended < link.deadline(deadline_floor_)) return;
   if (!link.health.suspect) {
     link.health.suspect = true;
     ++counts_.links_suspected;
-    log_info("rank {} is late on rail {} ({} ms): asking all links", flow.peer, rails_[link.rail()]->name(),
+    log_info("{} is late on rail {} ({} ms): asking all links", route.who, rails_[link.rail()]->name(),
              link.deadline(deadline_floor_) / 1'000'000);
   }
-  start_probe(flow, false);
+  start_probe(route, false);
 }
 
-void Engine::start_probe(Flow& flow, bool answering) {
-  flow.probe.on = true;
-  flow.probe.answering = answering;
-  flow.probe.first_round = flow.rounds + 1;
-  flow.probe.repeats = 0;
-  flow.probe.since = beat_;
-  flow.probe.first_answer = 0;
-  watch(flow);
+void Engine::start_probe(Route& route, bool answering) {
+  route.probe.on = true;
+  route.probe.answering = answering;
+  route.probe.first_round = route.rounds + 1;
+  route.probe.repeats = 0;
+  route.probe.since = beat_;
+  route.probe.first_answer = 0;
+  watch(route);
 }
 
 /// Sends a ping on the link. A link too full to take it counts as asked: what fills it is what is overdue.
-bool Engine::ask(Flow& flow, Link& link) {
-  const std::uint32_t round = ++flow.rounds;
-  const std::uint8_t answering = flow.probe.on && flow.probe.answering ? 1 : 0;
-  const bool sent = send_notice(flow, link, {wire::RecordKind::ping, answering, 0, round, place_of(flow, link).pack()});
+bool Engine::ask(Route& route, Link& link) {
+  const std::uint32_t round = ++route.rounds;
+  const std::uint8_t answering = route.probe.on && route.probe.answering ? 1 : 0;
+  Flow* const flow = speaker(route);
+  if (flow == nullptr) return false;
+  const bool sent =
+      send_notice(*flow, link, {wire::RecordKind::ping, answering, 0, round, place_of(route, link).pack()});
   if (!link.up() && link.health.state != LinkState::trying) return false;  // that was how we learnt that it is gone
   if (!sent && !link.health.stood) return false;                           // still being connected
   link.health.asked = round;
@@ -198,30 +215,30 @@ bool Engine::ask(Flow& flow, Link& link) {
   return true;
 }
 
-void Engine::judge(Flow& flow) {
-  Probe& probe = flow.probe;
+void Engine::judge(Route& route) {
+  Probe& probe = route.probe;
   bool open = false;
   bool asked_any = false;
-  for (Link& link : flow.links) {
+  for (Link& link : route.links) {
     LinkHealth& health = link.health;
     if (!link.up()) continue;
-    if (health.asked < probe.first_round) ask(flow, link);
+    if (health.asked < probe.first_round) ask(route, link);
     if (!link.up() || health.asked < probe.first_round) continue;
     asked_any = true;
     if (health.answered >= probe.first_round) continue;
     const std::int64_t patience = link.deadline(deadline_floor_) / 2;
     const bool overdue = beat_ - probe.since >= patience;
     if (overdue && probe.first_answer != 0 && beat_ - probe.first_answer >= patience) {
-      fail_link(flow, link, LossCause::silent, "");
+      fail_link(route, link, LossCause::silent, "");
     } else {
       open = true;
     }
   }
-  if (flow.failed.load(std::memory_order_relaxed)) return;
-  const std::int64_t again = flow.links.front().deadline(deadline_floor_) << std::min(probe.repeats, kMostDoublings);
+  if (speaker(route) == nullptr) return;
+  const std::int64_t again = route.links.front().deadline(deadline_floor_) << std::min(probe.repeats, kMostDoublings);
   if (open && probe.first_answer == 0 && beat_ - probe.since >= again) {
     const std::uint32_t repeats = probe.repeats;
-    start_probe(flow, probe.answering);
+    start_probe(route, probe.answering);
     probe.repeats = repeats + 1;
   } else if (!open && (asked_any || beat_ - probe.since >= again)) {
     probe.on = false;

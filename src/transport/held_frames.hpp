@@ -24,6 +24,12 @@ class HeldFrames {
     if (places_.empty() || place(sequence).sequence != sequence) return nullptr;
     return std::exchange(place(sequence).buffer, nullptr);
   }
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    for (const Place& held : places_) {
+      if (held.buffer != nullptr) visit(held.buffer);
+    }
+  }
   bool holds(std::uint32_t sequence) const {
     if (places_.empty()) return false;
     const Place& found = places_[sequence & (places_.size() - 1)];

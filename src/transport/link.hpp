@@ -36,21 +36,18 @@ const char* to_string(LossCause cause);
 struct LinkHealth {
   LinkState state = LinkState::up;
   bool suspect = false;        ///< used only where there is nothing better
-  bool unfenced = false;       ///< units of its last life wait for the target's word on what has arrived
   bool stood = false;          ///< has taken something since it was connected
   bool refused = false;        ///< the last attempt found the peer's machine, and nobody there
   std::uint32_t failures = 0;  ///< attempts in a row that came to nothing
   std::uint8_t answers = 0;    ///< pings answered in a row while trying
   LossCause cause = LossCause::broken;
   std::uint32_t epoch = 0;       ///< which life
-  std::uint32_t dead_epoch = 0;  ///< the life to be fenced
   std::uint32_t asked = 0;       ///< round of the last ping; 0: none
   std::uint32_t life_began = 0;  ///< the last round before this life
   std::uint32_t answered = 0;    ///< round of the last answer
   std::int64_t since = 0;        ///< when `state` began
   std::int64_t asked_at = 0;     ///< on the clock itself
   std::int64_t answered_at = 0;
-  std::int64_t fence_asked_at = 0;  ///< 0: not yet
   std::int64_t back_off = 0;
   std::int64_t next_try = 0;
   std::uint64_t delivered_seen = 0;  ///< bytes delivered at the last look
@@ -87,6 +84,8 @@ class Link {
   /// its share.
   bool has_room() const { return bytes_in_flight_ < window_ || bytes_in_flight_ == 0; }
   std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
+  /// What may be in flight on it.
+  std::uint64_t window() const { return window_; }
 
   std::uint32_t frames_in_flight() const { return frames_in_flight_; }
   void frame_posted() { ++frames_in_flight_; }

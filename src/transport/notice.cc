@@ -17,8 +17,15 @@ constexpr std::size_t kMostPongs = 64;
 
 }  // namespace
 
-wire::LinkPlace Engine::place_of(const Flow& flow, const Link& link) {
-  return {flow.index_of(link), link.rail(), link.remote_rail()};
+wire::LinkPlace Engine::place_of(const Route& route, const Link& link) {
+  return {route.index_of(link), link.rail(), link.remote_rail()};
+}
+
+/// A flow that speaks for its route: any that the peer knows will do. Null: none is left.
+Flow* Engine::speaker(const Route& route) {
+  const auto found =
+      std::ranges::find_if(route.flows, [](const Flow* flow) { return !flow->failed.load(std::memory_order_relaxed); });
+  return found == route.flows.end() ? nullptr : *found;
 }
 
 bool Engine::send_notice(Flow& flow, Link& link, const wire::RecordHeader& record, std::span<const std::byte> body) {
@@ -37,7 +44,7 @@ bool Engine::send_notice(Flow& flow, const wire::RecordHeader& record, std::span
     Link* link = choose_for_frame(flow, true, tried);
     if (link == nullptr) return false;
     if (send_notice(flow, *link, record, body)) return true;
-    tried |= Tried{1} << flow.index_of(*link);
+    tried |= Tried{1} << flow.route->index_of(*link);
   }
 }
 
@@ -51,23 +58,24 @@ void Engine::on_notice(Flow& flow, const memory::Buffer& buffer) {
     return;
   }
   const auto place = wire::LinkPlace::unpack(record->header.offset);
+  Route& route = *flow.route;
   switch (record->header.kind) {
     case wire::RecordKind::ping:
-      if (flow.pongs.empty()) flow.pongs_since = beat_;
-      if (flow.pongs.size() < kMostPongs) flow.pongs.push_back({record->header.exposure, record->header.offset});
-      note_for(flow);
-      if (failover_) open_way_back(flow, place);
+      if (route.pongs.empty()) route.pongs_since = beat_;
+      if (route.pongs.size() < kMostPongs) route.pongs.push_back({record->header.exposure, record->header.offset});
+      note_for(route);
+      if (failover_) open_way_back(route, place);
       // Whoever asks has waited in vain: our own links to it may be the reason.
-      if (record->header.detail == 0 && !flow.probe.on && failover_) start_probe(flow, true);
+      if (record->header.detail == 0 && !route.probe.on && failover_) start_probe(route, true);
       return;
     case wire::RecordKind::pong:
-      return on_pong(flow, place, record->header.exposure);
+      return on_pong(route, place, record->header.exposure);
     case wire::RecordKind::fence:
       return on_fence(flow, place, record->header.exposure, static_cast<LossCause>(record->header.detail));
     case wire::RecordKind::fenced:
       return on_fenced(flow, place, record->header.exposure, record->body);
     case wire::RecordKind::leave:
-      if (header->sequence == flow.arrivals.next()) part_from(flow);  // else something of it is still on its way
+      if (header->sequence == flow.arrivals.next()) part_from(route);  // else something of it is still on its way
       return;
     case wire::RecordKind::lost:
       if (record->header.offset >= static_cast<std::uint64_t>(size_)) {
@@ -81,58 +89,62 @@ void Engine::on_notice(Flow& flow, const memory::Buffer& buffer) {
   }
 }
 
-void Engine::part_from(Flow& flow) {
-  for (Link& link : flow.links) drop_link(link);
-  fail_flow(flow, Error(Status::peer_lost, fmt::format("rank {} has closed its world", flow.peer),
-                        {.peer = flow.peer, .sequence = flow.acknowledged}));
+void Engine::part_from(Route& route) {
+  route.over = true;
+  for (Link& link : route.links) drop_link(link);
+  for (Flow* flow : route.flows) {
+    fail_flow(*flow, Error(Status::peer_lost, fmt::format("{} has closed its world", route.who),
+                           {.peer = route.peer, .sequence = flow->acknowledged}));
+  }
 }
 
 /// A ping that cannot be answered, for want of a link, proves a path at least: it is tried at once, whatever the
 /// back-off. Two sides that waited each for its own time might never be there together.
-void Engine::open_way_back(Flow& flow, wire::LinkPlace place) {
-  if (std::ranges::any_of(flow.links, [](const Link& link) { return link.health.state != LinkState::down; })) return;
-  for (Link& link : flow.links) {
+void Engine::open_way_back(Route& route, wire::LinkPlace place) {
+  if (std::ranges::any_of(route.links, [](const Link& link) { return link.health.state != LinkState::down; })) return;
+  for (Link& link : route.links) {
     if (link.rail() == place.remote_rail && link.remote_rail() == place.rail) link.health.next_try = beat_;
   }
-  watch(flow);
+  watch(route);
 }
 
-void Engine::note_for(Flow& flow) {
-  if (flow.in_noticing) return;
-  watch(flow);
-  flow.in_noticing = true;
-  noticing_.push_back(&flow);
+void Engine::note_for(Route& route) {
+  if (route.in_noticing) return;
+  watch(route);
+  route.in_noticing = true;
+  noticing_.push_back(&route);
 }
 
 /// Answers pings, each over every link that may be heard: also over those that wait for an answer themselves, or two
 /// sides that have only such links would wait for each other.
 bool Engine::send_pongs() {
   bool moved = false;
-  std::erase_if(noticing_, [&](Flow* flow) {
-    if (flow->failed.load(std::memory_order_relaxed)) flow->pongs.clear();
-    moved |= std::erase_if(flow->pongs, [&](const Pong& pong) { return send_pong(*flow, pong); }) > 0;
-    flow->in_noticing = !flow->pongs.empty();
-    return !flow->in_noticing;
+  std::erase_if(noticing_, [&](Route* route) {
+    if (speaker(*route) == nullptr) route->pongs.clear();
+    moved |= std::erase_if(route->pongs, [&](const Pong& pong) { return send_pong(*route, pong); }) > 0;
+    route->in_noticing = !route->pongs.empty();
+    return !route->in_noticing;
   });
   return moved;
 }
 
-bool Engine::send_pong(Flow& flow, const Pong& pong) {
+bool Engine::send_pong(Route& route, const Pong& pong) {
+  Flow& flow = *speaker(route);
   bool sent = false;
-  for (Link& link : flow.links) {
+  for (Link& link : route.links) {
     if (link.health.state != LinkState::down)
       sent |= send_notice(flow, link, {wire::RecordKind::pong, 0, 0, pong.round, pong.place});
   }
   return sent;
 }
 
-void Engine::on_pong(Flow& flow, wire::LinkPlace place, std::uint32_t round) {
-  if (place.link >= flow.links.size() || round > flow.rounds) {
+void Engine::on_pong(Route& route, wire::LinkPlace place, std::uint32_t round) {
+  if (place.link >= route.links.size() || round > route.rounds) {
     ++counts_.dropped_malformed;
     return;
   }
-  acquainted(flow);
-  Link& link = flow.links[place.link];
+  acquainted(route);
+  Link& link = route.links[place.link];
   LinkHealth& health = link.health;
   if (round <= health.answered) return;  // the same answer over another link
   health.answered = round;
@@ -145,7 +157,8 @@ void Engine::on_pong(Flow& flow, wire::LinkPlace place, std::uint32_t round) {
   }
   if (health.state != LinkState::up) return;
   health.suspect = false;
-  if (flow.probe.on && round >= flow.probe.first_round && flow.probe.first_answer == 0) flow.probe.first_answer = beat_;
+  Probe& probe = route.probe;
+  if (probe.on && round >= probe.first_round && probe.first_answer == 0) probe.first_answer = beat_;
 }
 
 void Engine::on_fence(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, LossCause cause) {
@@ -171,12 +184,13 @@ void Engine::on_fence(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, Lo
   request->epoch = epoch;
   if (!failover_) return;
   // The way back leads over the same two rails.
-  for (Link& link : flow.links) {
+  Route& route = *flow.route;
+  for (Link& link : route.links) {
     if (link.rail() != place.remote_rail || link.remote_rail() != place.rail) continue;
     if (cause == LossCause::local_down) {
-      fail_link(flow, link, LossCause::remote_down, "");
+      fail_link(route, link, LossCause::remote_down, "");
     } else if (link.up()) {
-      suspect(flow, link);
+      suspect(route, link);
     }
   }
 }
@@ -191,7 +205,8 @@ bool Engine::answer_fences() {
 bool Engine::answer_fence(const FenceRequest& request) {
   Flow& flow = *request.flow;
   if (flow.failed.load(std::memory_order_relaxed)) return true;
-  const std::uint64_t id = link_id(flow.session_in, static_cast<std::uint16_t>(flow.peer), request.place.link);
+  const RouteName& name = flow.route->name;
+  const std::uint64_t id = link_id(name.session_in, name.label_in, request.place.link);
   if (!rails_[request.place.remote_rail]->fence({id, request.epoch}) || beat_ < request.not_before) return false;
 
   std::array<std::byte, sizeof(wire::FencedBody) + wire::kMaxWindow / 8U> body{};
@@ -215,7 +230,7 @@ bool Engine::answer_fence(const FenceRequest& request) {
 
 void Engine::on_fenced(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, std::span<const std::byte> body) {
   wire::FencedBody report;
-  if (place.link >= flow.links.size() || body.size() < sizeof report) {
+  if (place.link >= flow.shares.size() || body.size() < sizeof report) {
     ++counts_.dropped_malformed;
     return;
   }
@@ -225,9 +240,9 @@ void Engine::on_fenced(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, s
     ++counts_.dropped_malformed;
     return;
   }
-  Link& link = flow.links[place.link];
-  if (!link.health.unfenced || link.health.dead_epoch != epoch) return;  // an answer that came twice, or too late
-  release_fenced(flow, link, report, bits);
+  const Share& share = flow.shares[place.link];
+  if (!share.unfenced || share.dead_epoch != epoch) return;  // an answer that came twice, or too late
+  release_fenced(flow, flow.route->links[place.link], report, bits);
 }
 
 void Engine::say_goodbye() {

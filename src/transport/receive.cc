@@ -52,22 +52,23 @@ void Engine::on_message(std::size_t rail, memory::Buffer* buffer, std::size_t by
   rail_states_[rail].statistics.bytes_received += bytes;
   buffer->bytes = static_cast<std::uint32_t>(bytes);
   const auto header = wire::parse_header({buffer->data, bytes});
-  if (!header || header->flow >= size_) {
-    ++(header ? counts_.dropped_stale : counts_.dropped_malformed);
+  if (!header) {
+    ++counts_.dropped_malformed;
     return give_receive(rail, buffer);
   }
-  const auto found = flow(header->flow);
-  if (!found || (*found)->session_in != header->session || (*found)->failed.load(std::memory_order_relaxed)) {
+  Flow* const found = arriving_flow(header->flow);
+  if (found == nullptr || found->session_in != header->session || found->failed.load(std::memory_order_relaxed)) {
     ++counts_.dropped_stale;
     return give_receive(rail, buffer);
   }
-  Flow& flow = **found;
-  flow.heard_at = beat_;
+  Flow& flow = *found;
+  flow.route->heard_at = beat_;
   accept_report(flow, *header);
   if (header->kind != wire::FrameKind::sequenced) {
     if (header->kind == wire::FrameKind::notice) on_notice(flow, *buffer);
     return give_receive(rail, buffer);
   }
+  note_frame(flow);
 
   if (header->sequence == flow.arrivals.next() && !flow.in_ready) {
     // The common case: in turn, applied from the buffer it came in.
@@ -104,18 +105,22 @@ void Engine::on_landed(const fabric::Event& event, std::size_t rail) {
   }
   rail_states_[rail].statistics.bytes_received += event.bytes;
   const auto immediate = wire::Immediate::unpack(event.immediate);
-  if (immediate.kind != wire::Immediate::kChunk || immediate.flow >= size_) {
+  if (immediate.kind != wire::Immediate::kChunk) {
     ++counts_.dropped_malformed;
     return;
   }
-  const auto found = flow(immediate.flow);
-  if (!found || (*found)->failed.load(std::memory_order_relaxed)) {
+  Flow* const found = arriving_flow(immediate.flow);
+  if (found == nullptr || found->failed.load(std::memory_order_relaxed)) {
     ++counts_.dropped_stale;
     return;
   }
-  Flow& flow = **found;
-  flow.heard_at = beat_;
-  if (flow.arrivals.arrive(flow.arrivals.expand(immediate.sequence)) != ReceiveWindow::Arrival::fresh) {
+  Flow& flow = *found;
+  flow.route->heard_at = beat_;
+  note_piece(flow);
+  const std::uint32_t sequence = flow.arrivals.expand(immediate.sequence);
+  // An immediate names no session: one beyond the grant is of an older flow of this id.
+  if (static_cast<std::int32_t>(sequence - flow.granted) >= 0 ||
+      flow.arrivals.arrive(sequence) != ReceiveWindow::Arrival::fresh) {
     ++counts_.dropped_stale;
     return;
   }
@@ -139,8 +144,8 @@ void Engine::accept_report(Flow& flow, const wire::FrameHeader& header) {
          static_cast<std::int32_t>(flow.unacknowledged.head()->sequence - flow.acknowledged) < 0) {
     Unit* unit = flow.unacknowledged.pop();
     // A lone link's writes complete when they have left: only the acknowledgement tells how long they took.
-    if (flow.links.size() == 1 && unit->operation->kind == Operation::Kind::write) {
-      flow.links.front().note_trip(now_ - unit->stamp.posted_at);
+    if (flow.shares.size() == 1 && unit->operation->kind == Operation::Kind::write) {
+      flow.route->links.front().note_trip(now_ - unit->stamp.posted_at);
     }
     leave_flight(*unit, true);
     finish_unit(unit);
@@ -202,6 +207,10 @@ void Engine::apply_frame(Flow& flow, const memory::Buffer& buffer) {
 
 void Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record) {
   if (record.header.kind == wire::RecordKind::reply) return apply_reply(flow, record);
+  if (record.header.kind == wire::RecordKind::message) {
+    if (flow.inbox == nullptr || !flow.inbox->on_message(record.header, record.body)) ++counts_.dropped_malformed;
+    return;
+  }
   const Exposure* exposure = exposures_.find(record.header.exposure);
   bool good = exposure != nullptr;
   switch (record.header.kind) {

@@ -27,7 +27,7 @@ std::uint64_t Engine::count_submission(Flow& flow) {
 }
 
 void Engine::activate(Flow& flow) {
-  watch(flow);
+  watch(*flow.route);
   if (flow.in_active) return;
   flow.in_active = true;
   active_.push_back(&flow);
@@ -104,6 +104,25 @@ bool Engine::try_records(Flow& flow, const PutRecord* put, const SignalRecord* s
   return true;
 }
 
+void Engine::append_message(Operation& frame, const MessageRecord& message) {
+  const std::size_t bytes = message.body.size() + message.more.size();
+  std::byte* body = wire::FrameWriter::append(
+      frame.frame->data, frame.frame->bytes,
+      {wire::RecordKind::message, message.detail, static_cast<std::uint16_t>(bytes), message.number, message.offset});
+  if (!message.body.empty()) std::memcpy(body, message.body.data(), message.body.size());
+  if (!message.more.empty()) std::memcpy(body + message.body.size(), message.more.data(), message.more.size());
+  ++frame.records;
+}
+
+bool Engine::try_message(Flow& flow, const MessageRecord& message, std::uint64_t& number) {
+  Operation* frame = open_frame(flow, wire::record_bytes(message.body.size() + message.more.size()));
+  if (frame == nullptr) return false;
+  append_message(*frame, message);
+  number = frame->number = count_submission(flow);
+  transmit_flow(flow, settings_.batch);
+  return true;
+}
+
 bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ticket& ticket) {
   const bool fetch = before != nullptr;
   if (fetch && (flow.fetches >= kMostFetches || slots_.empty())) {
@@ -147,12 +166,13 @@ Operation* Engine::queue_bulk(Flow& flow, Operation::Kind kind, const Bulk& bulk
   return operation;
 }
 
-bool Engine::try_write(Flow& flow, const Bulk& bulk, const SignalRecord* signal, std::uint64_t& number) {
-  // Both parts or neither: where the signal's frame cannot be queued, the write has not started and is taken back.
+/// Both parts or neither: where the frame that follows cannot be queued, the write has not started and is taken back.
+template <typename Append>
+bool Engine::queue_write(Flow& flow, const Bulk& bulk, bool with_frame, Append&& append, std::uint64_t& number) {
   Operation* write = queue_bulk(flow, Operation::Kind::write, bulk);
   if (write == nullptr) return false;
   Operation* last = write;
-  if (signal != nullptr) {
+  if (with_frame) {
     last = queue_frame(flow);
     if (last == nullptr) {
       flow.fence_requested = write->fenced;
@@ -161,11 +181,21 @@ bool Engine::try_write(Flow& flow, const Bulk& bulk, const SignalRecord* signal,
       operations_.give(write);
       return false;
     }
-    append_signal(*last, *signal);
+    append(*last);
   }
   number = last->number = count_submission(flow);
   transmit_flow(flow, settings_.batch);
   return true;
+}
+
+bool Engine::try_write(Flow& flow, const Bulk& bulk, const SignalRecord* signal, std::uint64_t& number) {
+  return queue_write(
+      flow, bulk, signal != nullptr, [&](Operation& frame) { append_signal(frame, *signal); }, number);
+}
+
+bool Engine::try_write(Flow& flow, const Bulk& bulk, const MessageRecord& message, std::uint64_t& number) {
+  return queue_write(
+      flow, bulk, true, [&](Operation& frame) { append_message(frame, message); }, number);
 }
 
 bool Engine::try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, Ticket& ticket) {

@@ -25,6 +25,13 @@ constexpr std::uint32_t kMostReports = 8;
 constexpr double kSuspectLoad = 1e9;
 /// A piece that was lost so often is not the rails' fault.
 constexpr std::uint8_t kMostAttempts = 100;
+/// Beside a mouse one piece of this size is in flight on a route: whatever a rail copies while it is polled, the mouse
+/// waits for.
+constexpr std::uint32_t kBesideMouse = 24 * 1024;
+/// A flow with so many frames and no piece between them is a mouse: more than grants and ends of messages make.
+constexpr std::uint32_t kMouseFrames = 16;
+/// So long after it spoke the way is kept free for it.
+constexpr std::int64_t kMouseNanoseconds = 5'000'000;
 
 }  // namespace
 
@@ -56,6 +63,7 @@ bool Engine::transmit() {
 }
 
 std::uint32_t Engine::transmit_flow(Flow& flow, std::uint32_t most) {
+  if (flow.corked) return 0;
   if (!flow.replies.empty()) queue_replies(flow);
   std::uint32_t posted = flow.replay.empty() ? 0 : replay(flow, most);
   while (posted < most && !flow.queue.empty() && start_operation(flow, *flow.queue.head())) ++posted;
@@ -115,11 +123,12 @@ template <typename HasRoom>
 Link* Engine::choose(Flow& flow, std::size_t first, Tried tried, HasRoom&& has_room) {
   Link* best = nullptr;
   double best_load = 0;
-  const std::size_t count = flow.links.size();
+  std::vector<Link>& links = flow.route->links;
+  const std::size_t count = links.size();
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t index = (first + i) % count;
-    Link& link = flow.links[index];
-    if ((tried >> index & 1U) != 0 || !link.up() || !has_room(link)) continue;
+    Link& link = links[index];
+    if ((tried >> index & 1U) != 0 || !link.up() || !has_room(link, flow.shares[index])) continue;
     const double load = count == 1 ? 0 : link.load() + (link.health.suspect ? kSuspectLoad : 0);
     if (best == nullptr || load < best_load) {
       best = &link;
@@ -130,8 +139,39 @@ Link* Engine::choose(Flow& flow, std::size_t first, Tried tried, HasRoom&& has_r
 }
 
 Link* Engine::choose_for_frame(Flow& flow, bool full, Tried tried) {
+  // A frame waits for company of its own flow only.
   const std::uint32_t most = full ? kMostFrames : kEagerFrames;
-  return choose(flow, flow.first_link, tried, [most](const Link& link) { return link.frames_in_flight() < most; });
+  return choose(flow, flow.first_link, tried, [most](const Link& link, const Share& share) {
+    return share.frames < most && link.frames_in_flight() < kMostFrames;
+  });
+}
+
+/// A frame left or arrived: small messages want to be quick, unless they are what goes with a flow's pieces.
+void Engine::note_frame(Flow& flow) const {
+  if (++flow.lone_frames < kMouseFrames) return;
+  flow.route->mouse = &flow;
+  flow.route->mouse_at = now_;
+}
+
+void Engine::note_piece(Flow& flow) const {
+  flow.lone_frames = 0;
+  if (flow.route->mouse == &flow) flow.route->mouse = nullptr;
+}
+
+bool Engine::beside_mouse(const Flow& flow) const {
+  const Route& route = *flow.route;
+  return route.mouse != nullptr && route.mouse != &flow && route.moved_by_us &&
+         now_ - route.mouse_at < kMouseNanoseconds;
+}
+
+/// The link for the next piece. Flows that share a link have equal parts of what may be in flight on it; one that has
+/// nothing there yet need not wait for the others.
+Link* Engine::choose_for_piece(Flow& flow, Tried tried) const {
+  if (flow.route->bytes_in_flight != 0 && beside_mouse(flow)) return nullptr;
+  const std::uint64_t flows = std::max(flow.route->bulk_flows, 1U);
+  return choose(flow, flow.first_piece, tried, [flows](const Link& link, const Share& share) {
+    return share.bytes == 0 || (link.has_room() && share.bytes < link.window() / flows);
+  });
 }
 
 std::uint32_t Engine::grant(Flow& flow) {
@@ -164,7 +204,7 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
   const bool full = operation.next != nullptr || buffer.bytes + kFullMargin > wire::kFrameBytes;
   Unit* unit = nullptr;
   Link* link = nullptr;
-  for (Tried tried = 0; unit == nullptr; tried |= Tried{1} << flow.index_of(*link)) {
+  for (Tried tried = 0; unit == nullptr; tried |= Tried{1} << flow.route->index_of(*link)) {
     link = choose_for_frame(flow, full, tried);
     unit = link != nullptr ? units_.take() : nullptr;
     if (unit == nullptr) return false;
@@ -192,17 +232,17 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
 bool Engine::post_piece(Flow& flow, Operation& operation) {
   if (operation.kind == Operation::Kind::write && !flow.may_send(window_)) return false;
   for (Tried tried = 0;;) {
-    Link* link = choose(flow, flow.first_piece, tried, [](const Link& candidate) { return candidate.has_room(); });
+    Link* link = choose_for_piece(flow, tried);
     if (link == nullptr) return false;
     switch (post_piece_on(flow, operation, *link)) {
       case fabric::Post::posted:
-        flow.first_piece = (flow.index_of(*link) + 1U) % static_cast<std::uint32_t>(flow.links.size());
+        flow.first_piece = (flow.route->index_of(*link) + 1U) % static_cast<std::uint32_t>(flow.shares.size());
         return true;
       case fabric::Post::failed:
         post_failed(flow, *link);
         return false;
       case fabric::Post::busy:
-        tried |= Tried{1} << flow.index_of(*link);
+        tried |= Tried{1} << flow.route->index_of(*link);
     }
   }
 }
@@ -212,11 +252,12 @@ fabric::Post Engine::post_piece_on(Flow& flow, Operation& operation, Link& link)
   if (unit == nullptr) return fabric::Post::busy;
   const std::uint64_t left = operation.bytes - operation.started;
   // A remainder shorter than half a chunk rides along rather than on its own.
-  const bool last = left <= link.chunk() + link.chunk() / 2 && left <= flow.max_write;
+  const std::uint32_t chunk = beside_mouse(flow) ? std::min(link.chunk(), kBesideMouse) : link.chunk();
+  const bool last = left <= chunk + chunk / 2 && left <= flow.route->max_write;
   unit->tag = static_cast<std::uint8_t>(Tag::unit);
   unit->operation = &operation;
   unit->offset = operation.started;
-  unit->bytes = static_cast<std::uint32_t>(last ? left : std::min<std::uint64_t>(left, link.chunk()));
+  unit->bytes = static_cast<std::uint32_t>(last ? left : std::min<std::uint64_t>(left, chunk));
   unit->sequence = flow.next_sequence;
   const fabric::Post answer = post_unit(flow, *unit, link);
   if (answer != fabric::Post::posted) {
@@ -244,15 +285,26 @@ fabric::Post Engine::post_piece_on(Flow& flow, Operation& operation, Link& link)
 fabric::Post Engine::post_unit(Flow& flow, Unit& unit, Link& link) {
   const fabric::Post answer = hand_over(flow, unit, link);
   if (answer != fabric::Post::posted) return answer;
-  unit.link = flow.index_of(link);
+  unit.link = flow.route->index_of(link);
+  Share& share = flow.shares[unit.link];
   unit.epoch = link.health.epoch;
   unit.posted = true;
+  ++flow.posted;
   unit.in_flight = true;
   link.health.stood = true;
+  if (unit.operation->kind != Operation::Kind::frame) {
+    share.bytes += unit.bytes;
+    if (flow.bytes_in_flight == 0) ++flow.route->bulk_flows;
+    flow.bytes_in_flight += unit.bytes;
+    flow.route->bytes_in_flight += unit.bytes;
+    note_piece(flow);
+  }
   RailStatistics& statistics = rail_states_[link.rail()].statistics;
   switch (unit.operation->kind) {
     case Operation::Kind::frame:
       link.frame_posted();
+      ++share.frames;
+      note_frame(flow);
       flow.unreported = 0;  // the header told the peer all
       ++statistics.frames_sent;
       statistics.bytes_sent += unit.bytes;
@@ -290,8 +342,10 @@ fabric::Post Engine::hand_over(Flow& flow, Unit& unit, Link& link) {
   fabric::WriteOptions options;
   options.with_immediate = ordered;
   options.immediate = wire::Immediate{wire::Immediate::kChunk, flow.remote_id, unit.sequence}.pack();
-  // Balancing needs to know when bytes arrived, not when the sender's host has swallowed them.
-  options.delivery_complete = rail.capabilities().delivery_complete && (!ordered || flow.links.size() > 1);
+  // Balancing needs to know when bytes arrived, not when the sender's host has swallowed them; so does whoever keeps
+  // the way free for a mouse.
+  options.delivery_complete =
+      rail.capabilities().delivery_complete && (!ordered || flow.shares.size() > 1 || beside_mouse(flow));
   return rail.write(remote, local, options, &unit);
 }
 
@@ -303,9 +357,9 @@ std::uint32_t Engine::replay(Flow& flow, std::uint32_t most) {
   if (!flow.replay.empty() && flow.replay.front()->attempts >= kMostAttempts) {
     const Unit& unit = *flow.replay.front();
     fail_flow(flow, Error(Status::rail_failed,
-                          fmt::format("a piece of {} bytes for rank {} was lost {} times over: giving up", unit.bytes,
-                                      flow.peer, unit.attempts),
-                          {flow.peer, flow.links[unit.link].rail(), "replay", unit.sequence}));
+                          fmt::format("a piece of {} bytes for {} was lost {} times over: giving up", unit.bytes,
+                                      flow.route->who, unit.attempts),
+                          {flow.peer, flow.route->links[unit.link].rail(), "replay", unit.sequence}));
   }
   return posted;
 }
@@ -314,8 +368,7 @@ bool Engine::replay_unit(Flow& flow, Unit& unit) {
   if (unit.attempts >= kMostAttempts) return false;
   const bool frame = unit.operation->kind == Operation::Kind::frame;
   for (Tried tried = 0;;) {
-    Link* link = frame ? choose_for_frame(flow, true, tried)
-                       : choose(flow, flow.first_piece, tried, [](const Link& each) { return each.has_room(); });
+    Link* link = frame ? choose_for_frame(flow, true, tried) : choose_for_piece(flow, tried);
     if (link == nullptr) return false;
     unit.again = unit.lost = false;
     const fabric::Post answer = post_unit(flow, unit, *link);
@@ -329,13 +382,13 @@ bool Engine::replay_unit(Flow& flow, Unit& unit) {
       post_failed(flow, *link);
       return false;
     }
-    tried |= Tried{1} << flow.index_of(*link);
+    tried |= Tried{1} << flow.route->index_of(*link);
   }
 }
 
 void Engine::post_failed(Flow& flow, Link& link) {
   const std::string why = rails_[link.rail()]->failure();
-  fail_link(flow, link, LossCause::broken, why);
+  fail_link(*flow.route, link, LossCause::broken, why);
 }
 
 bool Engine::report(bool idle) {
@@ -359,7 +412,7 @@ bool Engine::report(bool idle) {
 }
 
 bool Engine::post_acknowledgement(Flow& flow) {
-  const auto has_room = [](const Link& each) { return each.reports_in_flight() < kMostReports; };
+  const auto has_room = [](const Link& each, const Share&) { return each.reports_in_flight() < kMostReports; };
   for (Tried tried = 0;;) {
     Link* link = choose(flow, flow.first_link, tried, has_room);
     memory::Buffer* buffer = link != nullptr ? reports_->take() : nullptr;
@@ -367,7 +420,7 @@ bool Engine::post_acknowledgement(Flow& flow) {
     buffer->bytes = wire::kRecordsAt;
     write_header(flow, buffer->data, wire::FrameKind::acknowledge, 0, 0, buffer->bytes);
     if (post_report(flow, *link, buffer)) break;
-    tried |= Tried{1} << flow.index_of(*link);
+    tried |= Tried{1} << flow.route->index_of(*link);
   }
   ++counts_.acknowledgements_sent;
   return true;

@@ -53,6 +53,8 @@ enum class RecordKind : std::uint8_t {
   fenced = 8,  ///< done; what has arrived is in the body
   leave = 9,   ///< this process closes its world
   lost = 10,   ///< a third process seems to be gone: see for yourself
+  // In sequenced frames again.
+  message = 11,  ///< for whoever uses the flow: detail, exposure and offset are theirs
 };
 
 struct RecordHeader {

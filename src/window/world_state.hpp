@@ -10,7 +10,7 @@
 #include "railyard/world.hpp"
 #include "transport/engine.hpp"
 #include "window/direct_use.hpp"
-#include "window/directory.hpp"
+#include "transport/directory.hpp"
 
 namespace railyard {
 

@@ -9,7 +9,7 @@
 #include "base/clock.hpp"
 #include "fabric/ofi/request.hpp"
 #include "transport/engine.hpp"
-#include "window/directory.hpp"
+#include "transport/directory.hpp"
 
 namespace {
 

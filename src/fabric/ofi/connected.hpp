@@ -35,6 +35,7 @@ class ConnectedRail final : public OfiRail {
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
+  void forget(std::uint64_t link) override { lives_.erase(link); }
 
   Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
   Post receive(LocalPiece buffer, PostContext* context) override;
@@ -68,6 +69,7 @@ class ConnectedRail final : public OfiRail {
     State state = State::free;
     std::array<End, kLanes> ends;
     std::vector<std::byte> peer;    ///< the name of the rail it leads to
+    std::uint64_t facing = 0;       ///< the guest that may carry its messages
     fid_ep* message_way = nullptr;  ///< where its messages go: its own control lane or a guest's
     InFlight in_flight;
   };

@@ -16,6 +16,7 @@ Result<RemoteId> ConnectedRail::connect(std::span<const std::byte> address, Link
   if (!peer) return std::move(peer.error());
   const RemoteId remote = take_slot();
   links_[remote]->peer = peer->names[0];
+  links_[remote]->facing = tag.facing;
   set_state(*links_[remote], Link::State::connecting);
   for (const Lane lane : {Lane::control, Lane::data})
     if (auto begun = begin_end(remote, lane, peer->names[0], tag); !begun) {
@@ -76,8 +77,10 @@ bool ConnectedRail::rides_on_guest(const Link& link) const {
 void ConnectedRail::choose_message_way(Link& link) {
   link.message_way = link.ends[index_of(Lane::control)].endpoint.get();
   if (!(link.peer < listener_name_)) return;
-  for (auto& [name, guest] : guests_)
-    if (guest.lane == Lane::control && guest.stands && guest.from == link.peer) link.message_way = guest.endpoint.get();
+  for (auto& [name, guest] : guests_) {
+    if (guest.lane == Lane::control && guest.stands && guest.from == link.peer && guest.tag.id == link.facing)
+      link.message_way = guest.endpoint.get();
+  }
 }
 
 void ConnectedRail::lose(RemoteId remote, int error, bool refused) {

@@ -46,6 +46,7 @@ class ShmRail final : public Rail, private Listener {
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
+  void forget(std::uint64_t link) override { lives_.erase(link); }
 
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void deregister_memory(const Registration& registration) override;

@@ -15,7 +15,7 @@ static_assert(kMostWrite <= UINT32_MAX, "a pull has 32 bits for it");
 /// Operations of one link that wait for something, receives of the rail, and events that nobody has polled yet.
 inline constexpr std::size_t kDepth = 1024;
 /// From here on bytes are read out of the sender's memory rather than sent through the ring, where that is permitted.
-inline constexpr std::size_t kLeastSingleCopy = 256 * 1024;
+inline constexpr std::size_t kLeastSingleCopy = 64 * 1024;
 /// A slice of that: what one poll does for one peer.
 inline constexpr std::size_t kSlice = 512 * 1024;
 /// Longest piece of a write or an answer.

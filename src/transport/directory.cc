@@ -1,4 +1,4 @@
-#include "window/directory.hpp"
+#include "transport/directory.hpp"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,113 @@
+"""Cuts a rail from inside the process that uses it: shuts down the TCP connections of one listener, again and again.
+
+A rail's connections have one thing in common: at one end or the other, the rail's listening port. NCCL and torch have
+listeners too, so the one whose connections carried most is taken: the busiest is a rail.
+"""
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import threading
+import termios
+
+AGAIN_S = 0.02  # between two looks for connections that came back
+TCP_INFO_BYTES = 192
+BYTES_ACKED_AT = 120  # in struct tcp_info: bytes acknowledged, then bytes received
+
+
+def sockets():
+    """Every TCP socket of this process, as duplicates that must be closed."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            found = socket.socket(fileno=os.dup(int(name)))
+            if found.type == socket.SOCK_STREAM and found.family in (socket.AF_INET, socket.AF_INET6):
+                yield found
+            else:
+                found.close()
+
+
+def is_listener(found):
+    return found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
+
+
+def carried(found):
+    """Bytes that went through, both ways."""
+    information = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+    return sum(struct.unpack_from("QQ", information, BYTES_ACKED_AT))
+
+
+def under_way(found):
+    """Bytes that were handed to the kernel and not acknowledged yet."""
+    answer = fcntl.ioctl(found.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+    return struct.unpack("i", answer)[0]
+
+
+def connections():
+    """{port of the listener at either end: its connections}; the caller closes them."""
+    listening, connected = set(), []
+    for found in sockets():
+        with found if is_listener(found) else contextlib.nullcontext():
+            if is_listener(found):
+                listening.add(found.getsockname()[1])
+            else:
+                connected.append(found)
+    groups = {}
+    for found in connected:
+        try:
+            own, peer = found.getsockname()[1], found.getpeername()[1]
+        except OSError:
+            found.close()  # not connected, or no longer
+            continue
+        groups.setdefault(own if own in listening else peer, []).append(found)
+    return groups
+
+
+def close_all(groups):
+    for group in groups.values():
+        for found in group:
+            found.close()
+
+
+class Rail:
+    """The busiest rail of this process."""
+
+    def __init__(self):
+        groups = connections()
+        if not groups:
+            raise RuntimeError("this process has no TCP connection at all: is RAILYARD_SHARED_MEMORY off?")
+        self.carried = {port: sum(map(carried, group)) for port, group in groups.items()}
+        self.port = max(self.carried, key=self.carried.get)
+        self.victims = groups.pop(self.port)
+        close_all(groups)
+        self.cuts, self.under_way = 0, 0
+        self.stop = threading.Event()
+        self.keeper = threading.Thread(target=self.keep_dead, daemon=True)
+
+    def cut(self):
+        """Now; and whatever comes back, until `release`."""
+        self.under_way = sum(map(under_way, self.victims))
+        self.shut(self.victims)
+        self.keeper.start()
+
+    def shut(self, victims):
+        for victim in victims:
+            with victim, contextlib.suppress(OSError):
+                victim.shutdown(socket.SHUT_RDWR)
+                self.cuts += 1
+
+    def keep_dead(self):
+        while not self.stop.wait(AGAIN_S):
+            groups = connections()
+            self.shut(groups.pop(self.port, []))
+            close_all(groups)
+
+    def release(self):
+        self.stop.set()
+        self.keeper.join()
+
+    def report(self):
+        return {"port": self.port, "connections_cut": self.cuts, "bytes_under_way": self.under_way,
+                "carried_by_listener": self.carried}

@@ -1,0 +1,166 @@
+/// Channel: a first-in-first-out message stream between two processes. Station: where the channels of a process begin
+/// and end; it needs no world, no ranks and no launcher, only a handle that travelled from one process to the other.
+///
+/// Nothing here blocks but `close`, `wait` and the end of registered memory. A call that cannot go on now answers
+/// null: call it again.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "railyard/deadline.hpp"
+#include "railyard/result.hpp"
+#include "railyard/settings.hpp"
+#include "railyard/world.hpp"
+
+namespace railyard {
+
+/// Names a listener to the process that connects to it: plain bytes, to be carried by any means. Whoever holds it may
+/// connect, so it is a secret of the job. The connecting side keeps its progress in its copy: pass the same one again
+/// until there is a channel.
+struct Handle {
+  static constexpr std::size_t kBytes = 128;
+  alignas(8) std::array<std::byte, kBytes> bytes{};
+};
+
+/// A send or a receive under way. Belongs to its channel, from the call that made it until `test` said that it is done.
+class Request;
+
+class ChannelState;
+class StationState;
+class ListenerState;
+class MemoryState;
+
+/// Memory registered for the messages of one channel. Deregisters at its end, once nothing can touch it any more.
+class Memory {
+ public:
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  std::span<std::byte> bytes() const noexcept;
+
+ private:
+  friend class ChannelState;
+  explicit Memory(std::unique_ptr<MemoryState> state);
+  std::unique_ptr<MemoryState> state_;
+};
+
+/// A place for one message of a grouped receive.
+struct ReceiveSlot {
+  std::span<std::byte> memory;
+  int tag = 0;
+  const Memory* registered = nullptr;  ///< what `memory` lies in; null: registered on the way
+};
+
+/// What can be seen of a channel.
+struct ChannelStatistics {
+  std::string peer;           ///< the other process's identity
+  std::uint32_t route = 0;    ///< which set of links it uses; those of one number are shared
+  std::uint32_t sharers = 0;  ///< channels on them
+  bool shares = false;        ///< they may be shared
+  std::uint64_t messages_sent = 0;
+  std::uint64_t messages_received = 0;
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;
+  std::uint64_t eager_sent = 0;  ///< messages that needed no grant
+  std::uint64_t unexpected = 0;  ///< messages that came before their receive
+};
+
+class Channel {
+ public:
+  /// Requests under way at a time, in each direction.
+  static constexpr std::size_t kMostRequests = 256;
+  /// Messages of one grouped receive.
+  static constexpr std::size_t kMostSlots = 8;
+
+  ~Channel();
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // Any thread may register; sends, receives and tests come from one thread at a time, which may be another.
+
+  Result<std::unique_ptr<Memory>> register_memory(std::span<std::byte> memory);
+
+  /// Begins to send a message. The bytes stay as they are until the request is done. Null: no request is free.
+  Result<Request*> send(std::span<const std::byte> message, int tag, const Memory* registered = nullptr);
+  /// Begins to receive as many messages as there are slots, 1 to kMostSlots. Messages fill the oldest receive that has
+  /// a free slot; of its slots the one with the message's tag (the only one, whatever its tag). `completion_optional`:
+  /// the caller learns by other means when the bytes are there, so the request may be done at once.
+  Result<Request*> receive(std::span<const ReceiveSlot> slots, bool completion_optional = false);
+  /// Whether the request is done; moves things on if not. When it answers true the request is gone, and `sizes` has the
+  /// bytes of each slot (or of the send). An error ends the channel.
+  Result<bool> test(Request* request, std::span<std::uint64_t> sizes = {});
+  /// `test` until it is done.
+  Result<void> wait(Request* request, std::span<std::uint64_t> sizes = {}, Deadline deadline = {});
+
+  ChannelStatistics statistics() const;
+  /// Requests that are under way are given up; returns when the peer can no longer touch memory of this channel.
+  void close();
+
+ private:
+  friend class StationState;
+  explicit Channel(std::shared_ptr<ChannelState> state);
+  std::shared_ptr<ChannelState> state_;
+};
+
+class Listener {
+ public:
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  const Handle& handle() const noexcept;
+  /// The next channel that was connected to this listener; null: none yet. It outlives the listener.
+  Result<std::unique_ptr<Channel>> accept();
+
+ private:
+  friend class StationState;
+  explicit Listener(std::unique_ptr<ListenerState> state);
+  std::unique_ptr<ListenerState> state_;
+};
+
+struct ConnectOptions {
+  std::uint32_t service_class = 0;  ///< channels of different classes never share a link
+};
+
+/// What a station counted since it opened.
+struct StationStatistics {
+  std::uint32_t channels = 0;        ///< open now
+  std::uint32_t routes = 0;          ///< sets of links to peers, alive now
+  std::uint32_t private_routes = 0;  ///< of them, those of one channel alone
+  std::uint64_t channels_opened = 0;
+  std::uint64_t routes_opened = 0;
+  std::uint64_t joins_refused = 0;  ///< shared links that the two ends did not agree on
+  std::vector<WorldStatistics> engines;
+};
+
+class Station {
+ public:
+  /// Opens rails as the settings say; starts the threads that move things on.
+  static Result<std::unique_ptr<Station>> open(const Settings& settings);
+  ~Station();
+  Station(const Station&) = delete;
+  Station& operator=(const Station&) = delete;
+
+  Result<std::unique_ptr<Listener>> listen();
+  /// Null: the listener has not answered yet; call again with the same handle.
+  Result<std::unique_ptr<Channel>> connect(Handle& handle, const ConnectOptions& options = {});
+  /// Gives up a connect that will not be called again.
+  void abandon(Handle& handle);
+
+  const Settings& settings() const noexcept;
+  StationStatistics statistics() const;
+  /// Which channels share which links now, and how those are: a few lines for a person.
+  std::string report() const;
+
+ private:
+  explicit Station(std::unique_ptr<StationState> state);
+  std::unique_ptr<StationState> state_;
+};
+
+}  // namespace railyard

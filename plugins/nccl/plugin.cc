@@ -1,0 +1,183 @@
+#include "plugin.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/log.hpp"
+#include "calls.hpp"
+#include "log.hpp"
+
+namespace railyard::nccl {
+
+namespace {
+
+/// Ends with the library or the process. Comms that are still open then belong to threads that may still use them, in a
+/// process that exits without a word to NCCL: those are left alone.
+struct Owner {
+  Plugin* plugin = new Plugin;
+  ~Owner() {
+    if (plugin->end()) delete plugin;
+  }
+};
+
+/// libfabric stays when the plugin goes. Looking for its providers takes it a third of a second each time it is loaded,
+/// and some of them leave signal handlers behind that must not point to nowhere.
+void keep_libfabric() {
+  if (void* const loaded = ::dlopen("libfabric.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE)) ::dlclose(loaded);
+}
+
+/// Which settings are not as they would be by themselves.
+std::string changed_settings(const Settings& settings) {
+  std::vector<std::string> changed;
+  for (const Settings::Entry& entry : settings.list())
+    if (entry.value != entry.by_default) changed.push_back(entry.name + "=" + entry.value);
+  return changed.empty() ? "defaults" : fmt::format("{}; all others default", fmt::join(changed, " "));
+}
+
+}  // namespace
+
+Hold::Hold(Hold&& other) noexcept : plugin_(std::exchange(other.plugin_, nullptr)), device_(other.device_) {}
+
+Hold::~Hold() {
+  if (plugin_ != nullptr) plugin_->release(*device_);
+}
+
+Hold Hold::another() const {
+  const std::lock_guard lock(plugin_->mutex_);
+  ++device_->comms;
+  return {*plugin_, *device_};
+}
+
+Plugin& Plugin::instance() {
+  static const Owner owner;
+  return *owner.plugin;
+}
+
+Result<void> Plugin::init(int abi_version, nccl_logger logger, nccl_profiler profiler, const nccl_comm_config* config,
+                          void** context) {
+  const std::lock_guard lock(mutex_);
+  if (logger != nullptr) set_logger(logger);
+  if (profiler != nullptr) profiler_ = profiler;
+  if (!ready_) {
+    auto found = discover(abi_version);
+    if (!found) return found;
+    ready_ = true;
+  }
+  if (context == nullptr) return {};
+  auto made = std::make_unique<Context>();
+  if (config != nullptr) made->service_class = service_class_of(config->trafficClass);
+  *context = made.get();
+  contexts_.push_back(std::move(made));
+  return {};
+}
+
+Result<void> Plugin::discover(int abi_version) {
+  auto settings = Settings::from_environment();
+  if (!settings) return std::move(settings.error());
+  if (auto level = parse_log_level(settings->log)) set_log_level(*level);
+  keep_libfabric();
+  auto devices = find_devices(*settings);
+  if (!devices) return std::move(devices.error());
+  settings_ = std::move(*settings);
+  devices_ = std::move(*devices);
+  announce(abi_version);
+  return {};
+}
+
+void Plugin::announce(int abi_version) const {
+  std::vector<std::string> devices;
+  for (const auto& device : devices_) devices.push_back(device->description());
+  inform(fmt::format("Railyard {}, net plugin v{}. Rails: {}", RAILYARD_VERSION, abi_version,
+                     fmt::join(devices, "; next device: ")));
+  inform(
+      fmt::format("Peers on this host are reached through {}. Other peers: libfabric, all rails of a device together",
+                  settings_.shared_memory == "off" ? "the rails (RAILYARD_SHARED_MEMORY=off)" : "shared memory"));
+  inform(fmt::format("Settings: {}", changed_settings(settings_)));
+}
+
+void Plugin::finalize(void* context) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(contexts_, context, [](const auto& entry) { return entry.get(); });
+  if (found == contexts_.end()) return;
+  contexts_.erase(found);
+  // Who called connect is gone, and will not call again.
+  if (contexts_.empty())
+    for (const auto& device : devices_) device->connecting.clear();
+  take_unused(false).clear();
+}
+
+int Plugin::device_count() {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(devices_.size());
+}
+
+Device* Plugin::device(int number) {
+  const std::lock_guard lock(mutex_);
+  if (number < 0 || static_cast<std::size_t>(number) >= devices_.size()) return nullptr;
+  return devices_[static_cast<std::size_t>(number)].get();
+}
+
+nccl_profiler Plugin::profiler() {
+  const std::lock_guard lock(mutex_);
+  return profiler_;
+}
+
+Context Plugin::context(const void* context) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(contexts_, context, [](const auto& entry) { return entry.get(); });
+  return found == contexts_.end() ? Context() : **found;
+}
+
+Result<Hold> Plugin::hold(int number) {
+  Device* const device = this->device(number);
+  if (device == nullptr)
+    return Error(Status::out_of_range, fmt::format("no device {}: there are {}", number, device_count()));
+  const std::lock_guard lock(mutex_);
+  if (device->station == nullptr) {
+    auto station = Station::open(device->settings());
+    if (!station) return std::move(station.error());
+    device->station = std::move(*station);
+  }
+  ++device->comms;
+  return Hold(*this, *device);
+}
+
+void Plugin::release(Device& device) {
+  const std::lock_guard lock(mutex_);
+  --device.comms;
+  take_unused(false).clear();
+}
+
+void Plugin::set_connecting(Device& device, const void* handle, bool connecting) {
+  const std::lock_guard lock(mutex_);
+  if (connecting)
+    device.connecting.insert(handle);
+  else
+    device.connecting.erase(handle);
+}
+
+Plugin::Stations Plugin::take_unused(bool ending) {
+  Stations unused;
+  for (const auto& device : devices_) {
+    if (device->station == nullptr || device->comms != 0) continue;
+    // Without contexts there is no word that ends a connect which is never called again.
+    const bool awaited = !contexts_.empty() || !device->connecting.empty();
+    if (awaited && !ending) continue;
+    device->connecting.clear();
+    unused.push_back(std::move(device->station));
+  }
+  return unused;
+}
+
+bool Plugin::end() {
+  const std::lock_guard lock(mutex_);
+  take_unused(true).clear();
+  return std::ranges::all_of(devices_, [](const auto& device) { return device->station == nullptr; });
+}
+
+}  // namespace railyard::nccl

@@ -1,0 +1,91 @@
+/// Plugin: what the process holds between calls: settings, devices, communicators, and when stations open and close.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "abi.h"
+#include "device.hpp"
+#include "railyard/channel.hpp"
+#include "railyard/result.hpp"
+#include "railyard/settings.hpp"
+
+namespace railyard::nccl {
+
+/// One communicator, from init to finalize.
+struct Context {
+  std::uint32_t service_class = 0;
+};
+
+class Plugin;
+
+/// Keeps the station of a device open.
+class Hold {
+ public:
+  Hold(Plugin& plugin, Device& device) : plugin_(&plugin), device_(&device) {}
+  Hold(Hold&& other) noexcept;
+  Hold& operator=(Hold&&) = delete;
+  ~Hold();
+  /// A second one on the same station.
+  Hold another() const;
+
+  Station& station() const { return *device_->station; }
+  Device& device() const { return *device_; }
+
+ private:
+  Plugin* plugin_;
+  Device* device_;
+};
+
+/// A station opens with the first comm of its device. It closes when no comm uses it and no communicator is left: a job
+/// that makes communicators one after the other keeps its links. Versions before 11 have no finalize, so that there
+/// only comms count: after the last is closed nothing of the plugin runs, and the library may be unloaded.
+///
+/// One lock for all of this; no message takes it.
+class Plugin {
+ public:
+  static Plugin& instance();
+
+  /// Reads settings and looks for devices, the first time; says in three lines what it found. Null context: a version
+  /// without contexts.
+  Result<void> init(int abi_version, nccl_logger logger, nccl_profiler profiler, const nccl_comm_config* config,
+                    void** context);
+  /// Takes what is no context (any more), too: NCCL finalizes also what failed to init.
+  void finalize(void* context);
+
+  int device_count();
+  /// Null: no such device.
+  Device* device(int number);
+  nccl_profiler profiler();
+  /// What a context that NCCL hands over stands for. One that is none any more (a communicator split from one that has
+  /// ended) is as good as one without a traffic class.
+  Context context(const void* context);
+
+  Result<Hold> hold(int device);
+  /// Whether the connect with this handle will be called again.
+  void set_connecting(Device& device, const void* handle, bool connecting);
+
+  /// For the end of the library: closes what no comm uses. Whether that was all.
+  bool end();
+
+ private:
+  friend class Hold;
+  using Stations = std::vector<std::unique_ptr<Station>>;
+
+  Result<void> discover(int abi_version);
+  void announce(int abi_version) const;
+  void release(Device& device);
+  /// Takes out the stations that are not needed, for their end outside the lock.
+  Stations take_unused(bool ending);
+
+  std::mutex mutex_;
+  bool ready_ = false;
+  Settings settings_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<Context>> contexts_;
+  nccl_profiler profiler_ = nullptr;
+};
+
+}  // namespace railyard::nccl

@@ -1,0 +1,52 @@
+/// The public classes: each hands its calls to its state.
+#include "railyard/channel.hpp"
+
+#include "message/channel_state.hpp"
+#include "message/station_state.hpp"
+
+namespace railyard {
+
+Memory::Memory(std::unique_ptr<MemoryState> state) : state_(std::move(state)) {}
+Memory::~Memory() { state_->channel->deregister(std::move(state_->region), state_->id); }
+std::span<std::byte> Memory::bytes() const noexcept { return state_->region->memory(); }
+
+Channel::Channel(std::shared_ptr<ChannelState> state) : state_(std::move(state)) {}
+Channel::~Channel() { state_->close(); }
+Result<std::unique_ptr<Memory>> Channel::register_memory(std::span<std::byte> memory) {
+  return state_->register_memory(memory);
+}
+Result<Request*> Channel::send(std::span<const std::byte> message, int tag, const Memory* registered) {
+  return state_->send(message, tag, registered);
+}
+Result<Request*> Channel::receive(std::span<const ReceiveSlot> slots, bool completion_optional) {
+  return state_->receive(slots, completion_optional);
+}
+Result<bool> Channel::test(Request* request, std::span<std::uint64_t> sizes) { return state_->test(request, sizes); }
+Result<void> Channel::wait(Request* request, std::span<std::uint64_t> sizes, Deadline deadline) {
+  return state_->wait(request, sizes, deadline);
+}
+ChannelStatistics Channel::statistics() const { return state_->statistics(); }
+void Channel::close() { state_->close(); }
+
+Listener::Listener(std::unique_ptr<ListenerState> state) : state_(std::move(state)) {}
+Listener::~Listener() = default;
+const Handle& Listener::handle() const noexcept { return state_->handle(); }
+Result<std::unique_ptr<Channel>> Listener::accept() { return state_->accept(); }
+
+Station::Station(std::unique_ptr<StationState> state) : state_(std::move(state)) {}
+Station::~Station() = default;
+Result<std::unique_ptr<Station>> Station::open(const Settings& settings) {
+  auto state = StationState::open(settings);
+  if (!state) return std::move(state.error());
+  return std::unique_ptr<Station>(new Station(std::move(*state)));
+}
+Result<std::unique_ptr<Listener>> Station::listen() { return state_->listen(); }
+Result<std::unique_ptr<Channel>> Station::connect(Handle& handle, const ConnectOptions& options) {
+  return state_->connect(handle, options);
+}
+void Station::abandon(Handle& handle) { state_->abandon(handle); }
+const Settings& Station::settings() const noexcept { return state_->settings(); }
+StationStatistics Station::statistics() const { return state_->statistics(); }
+std::string Station::report() const { return state_->report(); }
+
+}  // namespace railyard

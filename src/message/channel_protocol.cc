@@ -1,0 +1,145 @@
+/// What happens on a channel while the baton is held: calls are taken, arrivals handed to the half they are for.
+#include <fmt/format.h>
+
+#include "message/channel_state.hpp"
+#include "message/context.hpp"
+
+namespace railyard {
+
+using message::Kind;
+
+bool ChannelState::advance() {
+  take_calls();
+  if (flow_ == nullptr) return true;
+  if (flow_->failed.load(std::memory_order_relaxed)) {
+    if (closed_by_user_.load(std::memory_order_relaxed)) drop_flow();
+    return true;
+  }
+  if (!tell_overflow()) return false;
+  if (closed_by_user_.load(std::memory_order_relaxed) || peer_left_) return tend_closing();
+  if (failed_.load(std::memory_order_relaxed)) return true;
+  // Grants leave in one frame with the messages behind them, where there are any.
+  transport::Engine::cork(*flow_);
+  const bool granted = receiver_.advance(*flow_);
+  transport::Engine::uncork(*flow_);
+  const bool sent = sender_.advance(*flow_);
+  engine_.push(*flow_);
+  if (sender_.overflow) overflowed(*sender_.overflow);
+  return granted && sent && tell_overflow();
+}
+
+/// Takes the requests that the user has posted.
+void ChannelState::take_calls() {
+  while (const auto request = calls_.pop()) {
+    if (failed_.load(std::memory_order_relaxed) || !prepare(**request)) continue;
+    if ((*request)->sends) {
+      sender_.post(*request);
+    } else {
+      receiver_.post(*request);
+      if (receiver_.overflow) overflowed(*receiver_.overflow);
+    }
+  }
+}
+
+/// Registers what the user has not: a message that goes inside records needs nothing.
+bool ChannelState::prepare(Request& request) {
+  const auto find = [this](std::span<const std::byte> memory, std::shared_ptr<memory::Region>& region) {
+    if (region != nullptr || memory.empty()) return true;
+    auto found = engine_.cache().find(memory);
+    if (!found) {
+      fail(Error(found.status(), fmt::format("a message's memory cannot be used: {}", found.error().message())));
+      return false;
+    }
+    region = std::move(*found);
+    return true;
+  };
+  if (request.sends) {
+    return request.message.size() <= engine_.settings().eager_bytes || find(request.message, request.region);
+  }
+  for (std::size_t i = 0; i < request.count; ++i) {
+    if (!find(request.places[i].memory, request.places[i].region)) return false;
+  }
+  return true;
+}
+
+bool ChannelState::on_message(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
+  context_->touch(*this);
+  const bool good = dispatch(header, body);
+  if (receiver_.overflow) {
+    overflowed(*receiver_.overflow);
+  } else if (!good) {
+    fail(Error(Status::invalid,
+               fmt::format("the peer said what makes no sense here (kind {}): the channel is over", header.detail)));
+  }
+  return good;
+}
+
+bool ChannelState::dispatch(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
+  switch (static_cast<Kind>(header.detail)) {
+    case Kind::eager:
+      return receiver_.on_eager(header, body);
+    case Kind::done: {
+      const auto done = message::read<message::Done>(body);
+      return done && receiver_.on_done(*done);
+    }
+    case Kind::region:
+      return sender_.on_region(header, body, peer_rails_);
+    case Kind::grant: {
+      const auto grant = message::read<message::Grant>(body);
+      return grant && sender_.on_grant(header, *grant);
+    }
+    case Kind::withdraw:
+      sender_.on_withdraw(header.exposure);
+      return true;
+    case Kind::overflow: {
+      const auto overflow = message::read<message::Overflow>(body);
+      if (overflow) overflow_told_ = true;
+      if (overflow) overflowed(*overflow);
+      return overflow.has_value();
+    }
+    case Kind::detach:
+      peer_left_ = true;
+      return true;
+  }
+  return false;
+}
+
+void ChannelState::on_completed() {
+  sender_.on_completed(flow_->completed.load(std::memory_order_relaxed));
+  context_->touch(*this);
+}
+
+void ChannelState::ask_after_peer() {
+  // A question that is open already goes on being asked.
+  if (flow_ == nullptr || harmless() || flow_->route->concerned_since != 0) return;
+  engine_.check_on(*flow_->route);
+}
+
+void ChannelState::on_failed() {
+  fail(flow_->error.copy());
+  context_->touch(*this);
+}
+
+/// From now on every call says so. The flow stays until the channel is closed.
+void ChannelState::fail(Error error) {
+  if (failed_.load(std::memory_order_relaxed)) return;
+  error_ = std::move(error);
+  failed_.store(true, std::memory_order_release);
+}
+
+void ChannelState::overflowed(const message::Overflow& overflow) {
+  if (!overflow_) overflow_ = overflow;
+  fail(Error(Status::out_of_range,
+             fmt::format("a message of {} bytes does not fit a receive of {} bytes", overflow.bytes, overflow.room)));
+}
+
+/// Whoever finds that a message does not fit tells the other end, which knows only one of the two sizes.
+bool ChannelState::tell_overflow() {
+  if (!overflow_ || overflow_told_) return true;
+  std::uint64_t operation = 0;
+  overflow_told_ = engine_.try_message(
+      *flow_, {static_cast<std::uint8_t>(Kind::overflow), 0, 0, message::bytes_of(*overflow_)}, operation);
+  return overflow_told_;
+}
+
+}  // namespace railyard

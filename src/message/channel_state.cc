@@ -1,0 +1,159 @@
+/// What the user of a channel calls.
+#include "message/channel_state.hpp"
+
+#include <fmt/format.h>
+
+#include "message/context.hpp"
+
+namespace railyard {
+
+ChannelState::ChannelState(std::shared_ptr<message::Context> context, std::size_t peer_rails)
+    : context_(std::move(context)),
+      engine_(context_->engine()),
+      peer_rails_(peer_rails),
+      sender_(engine_, engine_.settings().eager_bytes),
+      receiver_(engine_),
+      calls_(2 * Channel::kMostRequests) {}
+
+ChannelState::~ChannelState() = default;
+
+Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byte> memory) {
+  const transport::BatonHold hold(engine_.baton());
+  if (failed_.load(std::memory_order_relaxed)) return failure();
+  if (receiver_.regions().full()) {
+    return Error(Status::no_memory,
+                 fmt::format("{} registrations on one channel are the most there can be", message::kMostRegions));
+  }
+  auto region = memory::Region::open(engine_.rails(), memory, {.remote = true});
+  if (!region) return std::move(region.error());
+  auto state = std::make_unique<MemoryState>();
+  state->channel = shared_from_this();
+  state->id = receiver_.regions().take(*region);
+  state->region = std::move(*region);
+  return std::unique_ptr<Memory>(new Memory(std::move(state)));
+}
+
+void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint32_t id) {
+  const transport::BatonHold hold(engine_.baton());
+  if (receiver_.regions().drop(id)) receiver_.withdraw(id);
+  region.reset();
+  context_->touch(*this);
+  // The record that withdraws it holds a reference: gone now unless the flow is full.
+  advance();
+}
+
+Request* ChannelState::free_request(bool sends) {
+  auto& requests = sends ? sends_ : receives_;
+  for (auto& request : requests) {
+    if (request->state.load(std::memory_order_relaxed) == Request::State::free &&
+        !request->kept.load(std::memory_order_acquire)) {
+      return request.get();
+    }
+  }
+  if (requests.size() == Channel::kMostRequests) return nullptr;
+  requests.push_back(std::make_unique<Request>());
+  requests.back()->sends = sends;
+  return requests.back().get();
+}
+
+/// Hands the request over; it goes out at once if nobody else is at work.
+void ChannelState::post(Request* request) {
+  request->state.store(Request::State::posted, std::memory_order_relaxed);
+  calls_.push(request);  // there is room for every request
+  context_->call(*this);
+  if (!engine_.baton().try_take()) return;
+  context_->serve();
+  engine_.baton().give();
+}
+
+Result<Request*> ChannelState::send(std::span<const std::byte> message, int tag, const Memory* registered) {
+  if (failed_.load(std::memory_order_acquire)) return failure();
+  Request* const request = free_request(true);
+  if (request == nullptr) {
+    context_->try_pass();
+    return nullptr;
+  }
+  request->message = message;
+  request->tag = tag;
+  request->started = 0;
+  request->region = registered != nullptr ? registered->state_->region : nullptr;
+  post(request);
+  return request;
+}
+
+Result<Request*> ChannelState::receive(std::span<const ReceiveSlot> slots, bool completion_optional) {
+  if (failed_.load(std::memory_order_acquire)) return failure();
+  if (slots.empty() || slots.size() > Channel::kMostSlots) {
+    return Error(Status::invalid,
+                 fmt::format("a receive of {} messages: it has 1 to {}", slots.size(), Channel::kMostSlots));
+  }
+  Request* const request = free_request(false);
+  if (request == nullptr) {
+    context_->try_pass();
+    return nullptr;
+  }
+  request->completion_optional = completion_optional;
+  request->count = static_cast<std::uint8_t>(slots.size());
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    Request::Place& place = request->places[i];
+    place.memory = slots[i].memory;
+    place.tag = slots[i].tag;
+    place.filled = place.taken = false;
+    place.region_id = 0;
+    place.region = slots[i].registered != nullptr ? slots[i].registered->state_->region : nullptr;
+  }
+  request->state.store(Request::State::posted, std::memory_order_relaxed);
+  calls_.push(request);
+  // No hurry: its grant leaves with the next send, or at the next test of anything here.
+  context_->call(*this);
+  return request;
+}
+
+Result<bool> ChannelState::test(Request* request, std::span<std::uint64_t> sizes) {
+  if (!request->finished()) {
+    context_->try_pass();
+    if (!request->finished()) {
+      if (failed_.load(std::memory_order_acquire)) return failure();
+      return false;
+    }
+  }
+  for (std::size_t i = 0; i < sizes.size() && i < request->count; ++i) sizes[i] = request->sizes[i];
+  request->state.store(Request::State::free, std::memory_order_relaxed);
+  return true;
+}
+
+Result<void> ChannelState::wait(Request* request, std::span<std::uint64_t> sizes, Deadline deadline) {
+  const std::int64_t patience = deadline.nanoseconds(std::int64_t{engine_.settings().timeout_ms} * 1'000'000);
+  Result<bool> done = false;
+  const bool in_time = engine_.wait_until(
+      [&] {
+        done = test(request, sizes);
+        return !done || *done;
+      },
+      patience);
+  if (!done) return std::move(done.error());
+  if (in_time) return {};
+  return Error(Status::timeout,
+               fmt::format("a {} was not done after {} ms", request->sends ? "send" : "receive", patience / 1'000'000));
+}
+
+ChannelStatistics ChannelState::statistics() {
+  const transport::BatonHold hold(engine_.baton());
+  ChannelStatistics statistics;
+  if (flow_ != nullptr) {
+    const transport::Route& route = *flow_->route;
+    statistics.peer = route.key.peer.text();
+    statistics.route = route.key.number;
+    statistics.shares = route.key.number != transport::RouteKey::kPrivate;
+    statistics.sharers = static_cast<std::uint32_t>(route.flows.size());
+  }
+  statistics.messages_sent = sender_.messages;
+  statistics.messages_received = receiver_.messages;
+  statistics.bytes_sent = sender_.bytes;
+  statistics.bytes_received = receiver_.bytes;
+  statistics.eager_sent = sender_.eager;
+  statistics.unexpected = receiver_.unexpected;
+  return statistics;
+}
+
+}  // namespace railyard

@@ -1,0 +1,120 @@
+/// What a Channel holds: its flow, the two halves of its protocol, and how it ends.
+///
+/// The user's thread fills requests and puts them into a ring; whoever holds the engine's baton takes them from there.
+/// So no call of the user's waits for another thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ring.hpp"
+#include "message/receiver.hpp"
+#include "message/request.hpp"
+#include "message/sender.hpp"
+#include "railyard/channel.hpp"
+#include "transport/engine.hpp"
+
+namespace railyard {
+
+namespace message {
+class Context;
+}
+
+class ChannelState final : public transport::Inbox, public std::enable_shared_from_this<ChannelState> {
+ public:
+  ChannelState(std::shared_ptr<message::Context> context, std::size_t peer_rails);
+  ~ChannelState() override;
+
+  // ---- The user's threads ----
+
+  Result<std::unique_ptr<Memory>> register_memory(std::span<std::byte> memory);
+  void deregister(std::shared_ptr<memory::Region> region, std::uint32_t id);
+  Result<Request*> send(std::span<const std::byte> message, int tag, const Memory* registered);
+  Result<Request*> receive(std::span<const ReceiveSlot> slots, bool completion_optional);
+  Result<bool> test(Request* request, std::span<std::uint64_t> sizes);
+  Result<void> wait(Request* request, std::span<std::uint64_t> sizes, Deadline deadline);
+  ChannelStatistics statistics();
+  void close();
+
+  // ---- With the baton held ----
+
+  void attach(transport::Flow& flow) { flow_ = &flow; }
+  /// Takes what the user has called for and moves it on. False: something found no room; call again.
+  bool advance();
+  /// The user has closed it, and the peer knows: nothing is left to do.
+  bool over() const { return flow_ == nullptr && closed_by_user_; }
+  void end_at_once(const std::string& why);
+  /// If something is waited for.
+  void ask_after_peer();
+
+  // Inbox
+  bool on_message(const transport::wire::RecordHeader& header, std::span<const std::byte> body) override;
+  void on_completed() override;
+  void on_failed() override;
+
+  // The context's own.
+  ChannelState* next_call = nullptr;  ///< in the list of channels that were called
+  std::atomic<bool> called{false};
+  bool ready = false;
+  bool lingers = false;
+
+ private:
+  Request* free_request(bool sends);
+  void post(Request* request);
+  Error failure() const { return error_.copy(); }
+
+  // channel_protocol.cc
+  void take_calls();
+  bool prepare(Request& request);
+  bool dispatch(const transport::wire::RecordHeader& header, std::span<const std::byte> body);
+  void fail(Error error);
+  void overflowed(const message::Overflow& overflow);
+  bool tell_overflow();
+
+  // channel_end.cc
+  bool harmless() const;
+  void shut_out();
+  bool tend_closing();
+  void drop_flow();
+
+  const std::shared_ptr<message::Context> context_;
+  transport::Engine& engine_;
+  transport::Flow* flow_ = nullptr;
+  const std::size_t peer_rails_;
+  message::Sender sender_;
+  message::Receiver receiver_;
+
+  // The user's thread.
+  std::vector<std::unique_ptr<Request>> sends_;
+  std::vector<std::unique_ptr<Request>> receives_;
+  Ring<Request*> calls_;
+
+  // Failure. Written with the baton held, read by anyone: `failed_` is stored last, with release.
+  std::atomic<bool> failed_{false};
+  Error error_;
+  std::optional<message::Overflow> overflow_;
+  bool overflow_told_ = false;
+
+  // The end.
+  std::atomic<bool> closed_by_user_{false};
+  int leaving_ = 0;  ///< what the context was told of it
+  bool detach_said_ = false;
+  bool peer_left_ = false;  ///< it has said its last word: nothing of its will land any more
+  std::int64_t both_spoke_at_ = 0;
+  std::atomic<bool> quiet_{
+      false};  ///< nothing of the peer's can touch this channel's memory any more, nor a rail read it
+};
+
+class MemoryState {
+ public:
+  std::shared_ptr<ChannelState> channel;
+  std::shared_ptr<memory::Region> region;
+  std::uint32_t id = 0;
+};
+
+}  // namespace railyard

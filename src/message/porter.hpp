@@ -1,0 +1,96 @@
+/// Porter: lets two processes that know nothing of each other meet. Carries three short letters over one TCP connection
+/// for each channel: hello (connector to listener), welcome (back), ready (to the listener). Knows nothing of what they
+/// say. Whoever holds the handle may knock: both ends prove that they know its secret, which never travels.
+///
+/// Owns no thread and never blocks: `progress` moves every meeting on. Any thread may call anything.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "railyard/channel.hpp"
+#include "railyard/result.hpp"
+#include "railyard/settings.hpp"
+
+namespace railyard::message {
+
+/// The longest letter.
+inline constexpr std::size_t kMostLetter = 256 * 1024;
+
+/// What a listener does with those who knock. Called from `progress`, one call at a time, without the porter's lock
+/// being needed by the callee (it may call the porter).
+class Host {
+ public:
+  virtual ~Host() = default;
+  /// A hello arrived. The welcome, or an error whose text the connector is told. `meeting` names this meeting later.
+  virtual Result<std::vector<std::byte>> on_hello(std::uint64_t meeting, std::span<const std::byte> hello) = 0;
+  /// The connector is ready: the meeting is over.
+  virtual void on_ready(std::uint64_t meeting, std::span<const std::byte> ready) = 0;
+  /// The connector went away, or took too long, between its hello and being ready: the meeting is over.
+  virtual void on_gone(std::uint64_t meeting) = 0;
+};
+
+/// What a porter counted of those who knocked. A connection that is at fault is closed, no other is touched.
+struct PorterCounts {
+  std::uint64_t meetings = 0;   ///< that came to their end
+  std::uint64_t malformed = 0;  ///< sent what is no message of Railyard, or of another version
+  std::uint64_t unknown = 0;    ///< asked for a door that is not there
+  std::uint64_t forged = 0;     ///< did not know the secret, or sent a letter with a wrong tag
+  std::uint64_t late = 0;       ///< did not prove themselves in time, or made room for others
+};
+
+class Porter {
+ public:
+  /// `clock` must outlive it.
+  static Result<std::unique_ptr<Porter>> open(const Settings& settings, Clock& clock);
+  /// Gives last letters that are still on their way out up to 100 ms. Hosts are not called.
+  ~Porter();
+  Porter(const Porter&) = delete;
+  Porter& operator=(const Porter&) = delete;
+
+  // ---- Listening ----
+
+  /// From now on who holds the handle may knock. `host` must outlive the door.
+  Result<Handle> open_door(Host& host);
+  /// Nobody is let in any more; `host` is not called again once this returns. Waits for a call of the host that another
+  /// thread is in the middle of, so the caller holds no lock that the host needs. Connectors whose meeting is not over
+  /// are told so; of those the host gets no `on_gone`.
+  void close_door(const Handle& handle);
+
+  // ---- Connecting ----
+
+  /// Whether a meeting has been begun with this copy of the handle, here. A copy that was made of it afterwards names
+  /// the same meeting in this porter, and none in any other: there it begins its own.
+  bool begun(const Handle& handle) const;
+  /// Begins a meeting, or goes on with it; its progress is kept in the handle's copy (a checked id, never a pointer).
+  /// Tries the handle's addresses in turn; fails at once only for what is no handle or too long a letter.
+  Result<void> begin(Handle& handle, std::vector<std::byte> hello);
+  /// The listener's welcome, once; nothing: not yet. An error ends the meeting (and names address and reason; the text
+  /// of the host's refusal where there is one); the handle's copy is as new afterwards. It comes within
+  /// RAILYARD_BOOTSTRAP_TIMEOUT_MS, or at once when no address of the listener can answer any more.
+  Result<std::optional<std::vector<std::byte>>> welcome(Handle& handle);
+  /// Sends the last letter and ends the meeting for the connector: its bytes go out even if the caller does nothing
+  /// more than call `progress`. An error: the listener was lost meanwhile. The handle's copy is as new afterwards.
+  Result<void> finish(Handle& handle, std::vector<std::byte> ready);
+  /// Gives a meeting up.
+  void abandon(Handle& handle);
+
+  /// Moves all meetings on. Returns whether anything happened. One relaxed load where there is neither a door nor a
+  /// meeting; otherwise one system call where nothing is to be done.
+  bool progress();
+
+  PorterCounts counts() const;
+
+ private:
+  class State;
+  explicit Porter(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace railyard::message

@@ -1,0 +1,153 @@
+/// What the two ends of a meeting say to each other, without their sockets: bytes in, bytes out. One thread at a time.
+///
+///     connector                     listener
+///     knock  (version, door, nonce) ->
+///                                   <-  challenge (version, nonce)          or refusal
+///     proof  (of the secret)        ->
+///     hello  letter, sealed         ->
+///                                   <-  proof of the secret                 or refusal
+///                                   <-  welcome letter, sealed              or the host's refusal, sealed
+///     ready  letter, sealed         ->
+///
+/// Frames, proofs and seals are the bootstrap's; what is there a job's key is here the door's secret and its id. Until
+/// its proof a stranger gets frames of `kMostHandshake` bytes only. Nothing is encrypted; the secret never travels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bootstrap/protocol.hpp"
+#include "message/handle.hpp"
+#include "railyard/result.hpp"
+
+namespace railyard::message {
+
+inline constexpr std::uint16_t kPorterVersion = 1;
+
+/// The first words of each end. Magic and version keep their place in every version.
+struct Knock {
+  std::uint16_t version = kPorterVersion;
+  std::uint64_t door = 0;
+  bootstrap::Nonce nonce{};
+};
+struct Challenge {
+  std::uint16_t version = kPorterVersion;
+  bootstrap::Nonce nonce{};
+};
+std::vector<std::byte> encode(const Knock& knock);
+std::vector<std::byte> encode(const Challenge& challenge);
+/// Nothing for bytes that are no such message. Of another version, the version alone is filled in.
+std::optional<Knock> parse_knock(std::span<const std::byte> payload);
+std::optional<Challenge> parse_challenge(std::span<const std::byte> payload);
+
+/// What proofs and seals of a door are made with.
+std::string door_key(const Secret& secret, std::uint64_t door);
+
+/// What both ends have: frames cut from what arrives, frames on their way out.
+class Conversation {
+ public:
+  void feed(std::span<const std::byte> bytes) { reader_.feed(bytes); }
+  std::span<const std::byte> outgoing() const { return std::span(outgoing_).subspan(sent_); }
+  void sent(std::size_t bytes);
+
+ protected:
+  Conversation() : reader_(bootstrap::kMostHandshake) {}
+  void send(bootstrap::FrameType type, std::span<const std::byte> payload);
+  /// What this end sends from now on carries a tag.
+  void seal_outgoing(bootstrap::Side mine) { seal_.emplace(key_, handshake_, mine); }
+  /// What the other end sends from now on must carry one; whole letters are taken.
+  void expect_seal(bootstrap::Side other);
+
+  std::string key_;
+  bootstrap::Handshake handshake_;
+  bootstrap::FrameReader reader_;
+  std::optional<bootstrap::Seal> seal_;
+
+ private:
+  std::vector<std::byte> outgoing_;
+  std::size_t sent_ = 0;
+};
+
+/// The listener's end: somebody knocked.
+class GuestTalk : public Conversation {
+ public:
+  /// Why a guest was turned away, for those who count.
+  enum class Fault : std::uint8_t { none, malformed, version, unknown_door, forged };
+  enum class News : std::uint8_t {
+    nothing,  ///< more bytes are needed
+    hello,    ///< its letter is there; `answer` or `refuse` is next
+    ready,    ///< its last letter is there: the meeting is over
+    fault,    ///< nothing more can come of it; what it is told is in `outgoing`
+  };
+  /// The secret of a door; null: there is no such door.
+  using FindDoor = std::function<const Secret*(std::uint64_t door)>;
+
+  explicit GuestTalk(const bootstrap::Nonce& nonce);
+  /// The next thing in what was fed.
+  News next(const FindDoor& find_door);
+  std::vector<std::byte> take_letter() { return std::exchange(letter_, {}); }
+  void answer(std::span<const std::byte> welcome);
+  /// Tells the guest why and ends the talk.
+  void refuse(Status status, std::string_view why);
+
+  std::uint64_t door() const { return door_; }
+  Fault fault() const { return fault_; }
+  /// What it did wrong, in words.
+  const std::string& fault_text() const { return fault_text_; }
+
+ private:
+  enum class Phase : std::uint8_t { knock, proof, hello, deciding, ready, over };
+
+  News handle(bootstrap::Frame& frame, const FindDoor& find_door);
+  News handle_knock(const bootstrap::Frame& frame, const FindDoor& find_door);
+  News handle_proof(const bootstrap::Frame& frame);
+  News handle_letter(bootstrap::Frame& frame);
+  News fail(Fault fault, Status status, std::string why);
+
+  Phase phase_ = Phase::knock;
+  std::uint64_t door_ = 0;
+  std::vector<std::byte> letter_;
+  Fault fault_ = Fault::none;
+  std::string fault_text_;
+};
+
+/// The connector's end, for one connection.
+class CallerTalk : public Conversation {
+ public:
+  /// `hello` is sent once the listener asks for it.
+  CallerTalk(const Secret& secret, std::uint64_t door, const bootstrap::Nonce& nonce, bootstrap::SharedBytes hello);
+  /// Handles what was fed.
+  void advance();
+  /// The listener's answer, once.
+  std::optional<std::vector<std::byte>> take_welcome() { return std::exchange(welcome_, std::nullopt); }
+  bool has_welcome() const { return welcome_.has_value(); }
+  /// Why nothing more can come of this connection, if that is so.
+  const std::optional<Error>& failure() const { return failure_; }
+  /// That failure is the host's own word, proven: no other address will say otherwise.
+  bool refused_by_host() const { return refused_by_host_; }
+  void send_ready(std::span<const std::byte> ready) { send(bootstrap::FrameType::leave, ready); }
+
+ private:
+  enum class Phase : std::uint8_t { challenge, proof, answer, done };
+
+  void handle(bootstrap::Frame& frame);
+  void handle_challenge(const bootstrap::Frame& frame);
+  void handle_proof(const bootstrap::Frame& frame);
+  void handle_answer(bootstrap::Frame& frame);
+  void fail(Status status, std::string why);
+
+  Phase phase_ = Phase::challenge;
+  bootstrap::SharedBytes hello_;
+  std::optional<std::vector<std::byte>> welcome_;
+  std::optional<Error> failure_;
+  bool refused_by_host_ = false;
+};
+
+}  // namespace railyard::message

@@ -1,0 +1,89 @@
+/// Receiver: the half of a channel that receives. Grants places to the peer, and finds messages that came ahead of
+/// their receive a place by the rule that the sender follows too.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "message/regions.hpp"
+#include "message/request.hpp"
+#include "message/wire.hpp"
+#include "transport/engine.hpp"
+
+namespace railyard::message {
+
+class Receiver {
+ public:
+  explicit Receiver(transport::Engine& engine) : engine_(engine) {}
+
+  void post(Request* request);
+  /// Tells the peer what it must know. False: there was no room on the flow.
+  bool advance(transport::Flow& flow);
+
+  // Arrivals: false for what no honest peer says.
+  bool on_eager(const transport::wire::RecordHeader& header, std::span<const std::byte> body);
+  bool on_done(const Done& done);
+
+  /// Receives that a message may still come into.
+  bool idle() const { return open_ == 0; }
+  void give_up();
+  OwnRegions& regions() { return regions_; }
+  /// The peer is to be told, and then forgets it.
+  void withdraw(std::uint32_t region) { withdrawn_.push_back(region); }
+
+  std::optional<Overflow> overflow;
+  std::uint64_t messages = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t unexpected = 0;
+
+ private:
+  /// A message that came ahead of its receive.
+  struct Unexpected {
+    int tag = 0;
+    std::uint64_t arrived = 0;
+    std::vector<std::byte> message;
+  };
+  /// A message that is arriving in pieces: into a place or into what waits.
+  struct Stream {
+    bool on = false;
+    std::uint64_t bytes = 0;
+    std::uint64_t arrived = 0;
+    Request* request = nullptr;  ///< null: the newest unexpected one
+    std::uint8_t slot = 0;
+  };
+  struct Found {
+    Request* request = nullptr;
+    std::uint8_t slot = 0;
+  };
+
+  Request* group(std::uint32_t number) const;
+  Request* first_open();
+  static std::optional<std::uint8_t> slot_for(const Request& request, int tag, bool first);
+  Found find_place(int tag, bool first);
+  bool begin(int tag, const EagerHead& head);
+  void end_stream();
+  void place_unexpected();
+  void fill(Request& request, std::uint8_t slot, std::uint64_t size);
+  void let_go(Request& request);
+  bool grant(transport::Flow& flow, Request& request);
+  bool grant_slot(transport::Flow& flow, Request& request, std::uint8_t slot);
+  bool announce(transport::Flow& flow, std::uint32_t id);
+  bool tell_withdrawn(transport::Flow& flow);
+
+  transport::Engine& engine_;
+  OwnRegions regions_;
+  std::array<Request*, Channel::kMostRequests> groups_{};  ///< by number; those with an unfilled slot
+  std::uint32_t next_group_ = 0;
+  std::uint32_t first_group_ = 0;  ///< no slot is open in those before it
+  std::uint32_t open_ = 0;
+  std::deque<Request*> granting_;
+  std::deque<Unexpected> waiting_;
+  std::uint64_t waiting_bytes_ = 0;
+  Stream stream_;
+  std::deque<std::uint32_t> withdrawn_;
+};
+
+}  // namespace railyard::message

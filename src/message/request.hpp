@@ -1,0 +1,56 @@
+/// Request: one send or one receive of a channel, from the user's call to the user's `test`.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "memory/region.hpp"
+#include "railyard/channel.hpp"
+
+namespace railyard {
+
+/// Filled by the user's thread, worked on by whoever holds the baton, given back to the user's thread by `state`.
+class Request {
+ public:
+  enum class State : std::uint8_t { free, posted, done };
+
+  /// Release: the bytes of the message, or that its source is free, go with it. Acquire in `finished`.
+  void finish() { state.store(State::done, std::memory_order_release); }
+  bool finished() const { return state.load(std::memory_order_acquire) == State::done; }
+
+  std::atomic<State> state{State::free};
+  /// The engine's side still uses it although the user was told that it is done.
+  std::atomic<bool> kept{false};
+  bool sends = false;
+  bool completion_optional = false;
+  std::uint8_t count = 1;  ///< slots
+
+  // A send.
+  std::span<const std::byte> message;
+  int tag = 0;
+  std::shared_ptr<memory::Region> region;  ///< what the message lies in
+  std::uint64_t started = 0;               ///< bytes that went out eagerly so far
+  std::uint64_t operation = 0;             ///< the flow's operation that ends it
+
+  // A receive.
+  struct Place {
+    std::span<std::byte> memory;
+    int tag = 0;
+    bool filled = false;
+    bool taken = false;                      ///< a message is on its way into it
+    std::shared_ptr<memory::Region> region;  ///< what the memory lies in
+    std::uint32_t region_id = 0;             ///< as announced; 0: not registered ahead
+  };
+  std::array<Place, Channel::kMostSlots> places;
+  std::uint32_t group = 0;
+  std::uint8_t granted = 0;  ///< slots that the peer has been told of
+  std::uint8_t unfilled = 0;
+
+  std::array<std::uint64_t, Channel::kMostSlots> sizes{};
+};
+
+}  // namespace railyard

@@ -1,0 +1,102 @@
+/// Sender: the half of a channel that sends. Finds each message its place and puts it on the flow.
+///
+/// A message that has a grant goes straight into place: small ones inside a record, others as a direct write with a
+/// record behind it. One that has none may go ahead of its receive if it is small; else it waits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+
+#include "message/regions.hpp"
+#include "message/request.hpp"
+#include "message/wire.hpp"
+#include "transport/engine.hpp"
+
+namespace railyard::message {
+
+class Sender {
+ public:
+  Sender(transport::Engine& engine, std::uint32_t eager_bytes) : engine_(engine), eager_bytes_(eager_bytes) {}
+
+  void post(Request* request) { waiting_.push_back(request); }
+  /// Starts what can start. False: there was no room on the flow for something; an overflow is left in `overflow`.
+  bool advance(transport::Flow& flow);
+  /// The flow's operations up to this one are complete.
+  void on_completed(std::uint64_t operation);
+
+  // Arrivals: false for what no honest peer says.
+  bool on_region(const transport::wire::RecordHeader& header, std::span<const std::byte> body, std::size_t rails) {
+    return regions_.announce(header.exposure, header.offset, body, rails);
+  }
+  void on_withdraw(std::uint32_t id) { regions_.withdraw(id); }
+  bool on_grant(const transport::wire::RecordHeader& header, const Grant& grant);
+
+  /// Nothing waits and nothing is under way.
+  bool idle() const { return waiting_.empty() && in_flight_.empty(); }
+  /// What has not begun never will.
+  void forget_waiting();
+  void give_up();
+
+  std::optional<Overflow> overflow;
+  std::uint64_t messages = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t eager = 0;
+
+ private:
+  struct Slot {
+    int tag = 0;
+    bool taken = false;
+    std::uint64_t room = 0;
+    std::uint64_t offset = 0;
+    std::shared_ptr<const PeerRegion> region;
+  };
+  /// A receive of the peer's.
+  struct Group {
+    std::uint32_t number = 0;
+    std::uint8_t slots = 0;
+    std::uint8_t granted = 0;
+    std::uint8_t open = 0;
+    std::array<Slot, Channel::kMostSlots> places;
+  };
+  /// A message that went ahead of its receive.
+  struct Ahead {
+    int tag = 0;
+    std::uint64_t bytes = 0;
+  };
+  enum class Start : std::uint8_t { started, waits, no_room };
+
+  Start start(transport::Flow& flow, Request& request, bool first);
+  Start start_matched(transport::Flow& flow, Request& request, Group& group, std::uint8_t slot);
+  Start start_ahead(transport::Flow& flow, Request& request);
+  bool send_eager(transport::Flow& flow, Request& request, const EagerHead& head);
+  bool write(transport::Flow& flow, Request& request, const Slot& slot, const Done& done);
+  void took(const Request& request);
+  Group& add_group();
+  /// The oldest receive with a free slot, if all of it is known.
+  Group* open_group();
+  static std::optional<std::uint8_t> slot_for(const Group& group, int tag, bool first);
+  static void occupy(Group& group, std::uint8_t slot);
+  void take(Group& group, std::uint8_t slot);
+  void place_ahead();
+  bool no_slot_is_unreachable() const;
+
+  transport::Engine& engine_;
+  const std::uint32_t eager_bytes_;
+  PeerRegions regions_;
+  std::list<Group> groups_;        ///< in order; of those before the first one every slot is taken
+  std::list<Group> spare_groups_;  ///< to be used again: a receive of the peer's allocates nothing
+  std::uint32_t next_group_ = 0;
+  std::deque<Request*> waiting_;
+  std::deque<Request*> in_flight_;  ///< direct writes, in the order of their operations
+  std::deque<Ahead> ahead_;
+  std::uint64_t ahead_bytes_ = 0;
+  std::uint64_t next_message_ = 0;
+  Request* streamed_ = nullptr;  ///< the message that is going out in pieces, of which some wait for room
+  EagerHead streaming_;          ///< what its pieces say
+};
+
+}  // namespace railyard::message

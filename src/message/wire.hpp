@@ -1,0 +1,85 @@
+/// What the two ends of a channel tell each other, as records on its flow: in sequence, once each, whatever rail they
+/// took. Fixed width, little-endian; region ids and offsets, never pointers (promise 9).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include "transport/engine.hpp"
+
+namespace railyard::message {
+
+/// `detail` of a message record. In parentheses: what the record's `number` and `offset` are.
+enum class Kind : std::uint8_t {
+  eager = 1,     ///< a message, or a piece of one, in the record itself (tag, the message's number)
+  region = 2,    ///< memory that grants will speak of, and its keys (region id, its bytes)
+  grant = 3,     ///< a place for one message (region id, offset in the region)
+  done = 4,      ///< every byte of a granted message has landed (tag, the message's number)
+  withdraw = 5,  ///< a region that no later grant will speak of (region id)
+  overflow = 6,  ///< a message does not fit its receive: the channel is over
+  detach = 7,    ///< the last word: everything of the sender's has landed. The other end gives its own in return
+};
+
+/// Groups are the receives of a channel, numbered from 0; a group has 1 to 8 slots.
+struct EagerHead {
+  std::uint64_t bytes = 0;  ///< of the whole message
+  std::uint32_t group = 0;
+  std::uint8_t slot = 0;
+  std::uint8_t flags = 0;
+  std::uint16_t reserved = 0;
+
+  static constexpr std::uint8_t kMatched = 1;  ///< `group` and `slot` hold; else the receiver finds them by the rule
+  static constexpr std::uint8_t kFurther = 2;  ///< not the message's first piece
+};
+static_assert(sizeof(EagerHead) == 16);
+
+struct Grant {
+  std::uint64_t room = 0;
+  std::uint32_t group = 0;
+  std::int32_t tag = 0;
+  std::uint8_t slot = 0;
+  std::uint8_t slots = 0;  ///< of the group
+  std::uint8_t reserved[6] = {};
+};
+static_assert(sizeof(Grant) == 24);
+
+struct Done {
+  std::uint64_t bytes = 0;
+  std::uint32_t group = 0;
+  std::uint8_t slot = 0;
+  std::uint8_t reserved[3] = {};
+};
+static_assert(sizeof(Done) == 16);
+
+struct Overflow {
+  std::uint64_t bytes = 0;  ///< of the message
+  std::uint64_t room = 0;   ///< of the receive
+};
+static_assert(sizeof(Overflow) == 16);
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+/// The record's body as a T; nothing if it has another size.
+template <typename T>
+std::optional<T> read(std::span<const std::byte> body) {
+  if (body.size() != sizeof(T)) return std::nullopt;
+  T value;
+  std::memcpy(&value, body.data(), sizeof value);
+  return value;
+}
+
+/// The most of a message that one eager record holds.
+inline constexpr std::size_t kMostEagerPiece = transport::Engine::kMostMessage - sizeof(EagerHead);
+/// Messages that a sender may have sent ahead of their receives, and their bytes: what a receiver must keep.
+inline constexpr std::uint32_t kMostUnexpected = 64;
+inline constexpr std::uint64_t kMostUnexpectedBytes = 512 * 1024;
+/// Regions that one end may have announced at a time.
+inline constexpr std::size_t kMostRegions = 1024;
+
+}  // namespace railyard::message

@@ -1,0 +1,68 @@
+#include "topology/pci.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cstdlib>
+
+namespace railyard::topology {
+
+namespace {
+
+/// Whether `text` has the shape of `pattern`, in which 'x' stands for a hexadecimal digit.
+bool has_shape(std::string_view text, std::string_view pattern) {
+  constexpr std::string_view kDigits = "0123456789abcdefABCDEF";
+  return std::ranges::equal(text, pattern, [&](char letter, char expected) {
+    return expected == 'x' ? kDigits.find(letter) != std::string_view::npos : letter == expected;
+  });
+}
+
+/// "0000:17:00.0"; a domain made up by a hypervisor may have more digits.
+bool is_function(std::string_view name) {
+  return has_shape(name, "xxxx:xx:xx.x") || has_shape(name, "xxxxx:xx:xx.x") || has_shape(name, "xxxxxxxx:xx:xx.x");
+}
+
+/// "pci0000:17"
+bool is_host_bridge(std::string_view name) {
+  return has_shape(name, "pcixxxx:xx") || has_shape(name, "pcixxxxx:xx") || has_shape(name, "pcixxxxxxxx:xx");
+}
+
+std::string resolve(const std::string& link) {
+  std::array<char, PATH_MAX> path{};
+  return ::realpath(link.c_str(), path.data()) == nullptr ? std::string() : std::string(path.data());
+}
+
+}  // namespace
+
+PciPlace parse_pci_path(std::string_view path) {
+  PciPlace place;
+  for (std::size_t begin = 0; begin < path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view name = path.substr(begin, end - begin);
+    if (is_host_bridge(name)) place.root = name;
+    if (is_function(name)) {
+      place.path = path.substr(0, end);
+      if (place.root.empty()) place.root = name;  // a bus without a named bridge: what hangs from one function is near
+    }
+    begin = end + 1;
+  }
+  return place.path.empty() ? PciPlace() : place;
+}
+
+PciPlace find_pci_place(std::string_view nic, const std::string& sys) {
+  // A name is one folder: anything else would lead out of the class.
+  if (nic.empty() || nic.starts_with('.') || nic.find('/') != std::string_view::npos) return {};
+  // libfabric puts the kind of endpoint behind the name of some RDMA devices.
+  const std::string_view device = nic.substr(0, nic.rfind('-'));
+  for (const auto& link :
+       {fmt::format("{}/class/net/{}/device", sys, nic), fmt::format("{}/class/infiniband/{}/device", sys, nic),
+        fmt::format("{}/class/infiniband/{}/device", sys, device)}) {
+    PciPlace place = parse_pci_path(resolve(link));
+    if (!place.path.empty()) return place;
+  }
+  return {};
+}
+
+}  // namespace railyard::topology

@@ -1,0 +1,58 @@
+#include "transport/registry.hpp"
+
+#include <algorithm>
+
+namespace railyard::transport {
+
+Route* Registry::add(std::unique_ptr<Route> route) {
+  by_guest_[guest_label(*route)] = route.get();
+  by_key_[route->key].push_back(route.get());
+  routes_.push_back(std::move(route));
+  return routes_.back().get();
+}
+
+void Registry::remove(Route& route) {
+  by_guest_.erase(guest_label(route));
+  const auto place = by_key_.find(route.key);
+  std::erase(place->second, &route);
+  if (place->second.empty()) by_key_.erase(place);
+  std::erase_if(routes_, [&route](const auto& each) { return each.get() == &route; });
+}
+
+Route* Registry::find(const RouteKey& key) const {
+  const auto place = by_key_.find(key);
+  if (place == by_key_.end()) return nullptr;
+  Route* found = nullptr;
+  for (Route* route : place->second) {
+    if (route->may_be_joined() && (found == nullptr || route->instance < found->instance)) found = route;
+  }
+  return found;
+}
+
+Route* Registry::find(const RouteKey& key, std::uint64_t instance) const {
+  const auto place = by_key_.find(key);
+  if (place == by_key_.end()) return nullptr;
+  const auto found = std::ranges::find_if(
+      place->second, [instance](const Route* route) { return route->instance == instance && route->may_be_joined(); });
+  return found == place->second.end() ? nullptr : *found;
+}
+
+std::uint32_t Registry::least_used(RouteKey key, std::uint32_t most) const {
+  std::uint32_t best = 0;
+  std::size_t fewest = SIZE_MAX;
+  for (key.number = 0; key.number < most; ++key.number) {
+    const Route* route = find(key);
+    const std::size_t flows = route == nullptr ? 0 : route->flows.size();
+    if (flows >= fewest) continue;
+    fewest = flows;
+    best = key.number;
+  }
+  return best;
+}
+
+Route* Registry::find_guest(std::uint64_t label) const {
+  const auto found = by_guest_.find(label);
+  return found == by_guest_.end() ? nullptr : found->second;
+}
+
+}  // namespace railyard::transport

@@ -1,0 +1,42 @@
+/// Registry: the routes of an engine: which flows may share one, which one has the fewest, what the peer calls it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "transport/route.hpp"
+
+namespace railyard::transport {
+
+/// Owns every route. A route has no owner among the flows that share it: it goes with the last of them.
+class Registry {
+ public:
+  /// No other route may have this one's name.
+  Route* add(std::unique_ptr<Route> route);
+  void remove(Route& route);
+  std::span<const std::unique_ptr<Route>> routes() const { return routes_; }
+  std::size_t size() const { return routes_.size(); }
+
+  /// The living route of that key, the lowest instance where there are two; null: none.
+  Route* find(const RouteKey& key) const;
+  /// The same of exactly that instance.
+  Route* find(const RouteKey& key, std::uint64_t instance) const;
+  /// Which of `most` numbers has the fewest flows; of equals the lowest.
+  std::uint32_t least_used(RouteKey key, std::uint32_t most) const;
+  /// The route whose peer's links to us have names that begin so.
+  Route* find_guest(std::uint64_t label) const;
+
+ private:
+  static std::uint64_t guest_label(const Route& route) {
+    return (std::uint64_t{route.name.session_in} << 16U) | route.name.label_in;
+  }
+
+  std::vector<std::unique_ptr<Route>> routes_;
+  std::map<RouteKey, std::vector<Route*>> by_key_;
+  std::map<std::uint64_t, Route*> by_guest_;
+};
+
+}  // namespace railyard::transport

@@ -1,0 +1,80 @@
+/// The end of flows and routes. What a rail still holds is waited for: a structure goes when nothing points to it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "transport/engine.hpp"
+
+namespace railyard::transport {
+namespace {
+
+/// Passes until a rail has told all that a shut out link delivered.
+constexpr int kMostTurns = 10000;
+
+}  // namespace
+
+void Engine::close_flow(Flow& flow) {
+  if (flow.closing) return;
+  flow.inbox = nullptr;
+  flow.closing = true;
+  ++leaving_;
+  flows_[flow.id].store(nullptr, std::memory_order_release);
+  fail_flow(flow, Error(Status::invalid, "closed by its own user"));
+  // A transport that failed one flow goes on with the others: its route is theirs.
+  std::erase(active_, &flow);
+  std::erase(reporting_, &flow);
+  std::erase(ready_, &flow);
+  flow.in_active = flow.in_reporting = flow.in_ready = false;
+  std::erase_if(fence_requests_, [&flow](const FenceRequest& request) { return request.flow == &flow; });
+  flow.held.for_each([this](memory::Buffer* buffer) { receives_->give(buffer); });
+  if (flow.heard) --heard_flows_;
+  Route& route = *flow.route;
+  if (speaker(route) == nullptr && !route.closing) {
+    route.closing = true;
+    ++leaving_;
+    for (Link& link : route.links) drop_link(link);
+  }
+}
+
+bool Engine::retire_flow(Flow& flow) {
+  if (!flow.closing || flow.posted != 0) return false;
+  std::erase(flow.route->flows, &flow);
+  release_flow(flow.id);
+  --leaving_;
+  return true;
+}
+
+bool Engine::retire_route(Route& route) {
+  if (!route.closing || !route.flows.empty()) return false;
+  if (std::ranges::any_of(route.links, [](const Link& link) { return link.reports_in_flight() != 0; })) return false;
+  std::erase(watched_, &route);
+  std::erase(noticing_, &route);
+  for (const Link& link : route.links) {
+    if (!route.over)
+      rails_[link.rail()]->forget(link_id(route.name.session_in, route.name.label_in, route.index_of(link)));
+  }
+  --leaving_;
+  return true;
+}
+
+void Engine::retire() {
+  std::erase_if(flow_storage_, [this](const auto& flow) { return retire_flow(*flow); });
+  std::vector<Route*> over;
+  for (const auto& route : registry_.routes()) {
+    if (retire_route(*route)) over.push_back(route.get());
+  }
+  for (Route* route : over) registry_.remove(*route);
+}
+
+void Engine::shut_out(Flow& cause, const std::string& why) {
+  Route& route = *cause.route;
+  lose_peer(route, why, &cause);
+  for (const Link& link : route.links) {
+    const std::uint64_t id = link_id(route.name.session_in, route.name.label_in, route.index_of(link));
+    // Links that face each other have the same place on both sides; every life there was or will be.
+    for (int turn = 0; turn < kMostTurns && !rails_[link.rail()]->fence({id, UINT32_MAX}); ++turn) progress();
+  }
+}
+
+}  // namespace railyard::transport

@@ -1,0 +1,89 @@
+/// Route: the links between this process and one peer, one for each pair of rails, and how they are. Any number of
+/// flows share it: none of them made it, and it ends with the last.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/identity.hpp"
+#include "transport/link.hpp"
+
+namespace railyard::transport {
+
+struct Flow;
+
+/// A ping to be answered.
+struct Pong {
+  std::uint32_t round = 0;
+  std::uint64_t place = 0;
+};
+
+/// A round of pings over all links of a route, to find out which of them answer.
+struct Probe {
+  bool on = false;
+  bool answering = false;         ///< begun because the peer began one
+  std::uint32_t first_round = 0;  ///< of its pings
+  std::uint32_t repeats = 0;
+  std::int64_t since = 0;
+  std::int64_t first_answer = 0;       ///< 0: none yet
+  std::int64_t ended = INT64_MIN / 2;  ///< long ago
+};
+
+/// What both ends of a route call it, so that each knows the links of the other by name.
+struct RouteName {
+  std::uint32_t session_out = 0;  ///< proves us to the peer
+  std::uint32_t session_in = 0;   ///< proves the peer to us
+  std::uint16_t label_out = 0;    ///< tells our routes to one peer apart; in a world, our rank
+  std::uint16_t label_in = 0;     ///< the same of the peer's
+};
+
+/// What the flows that may share a route have in common: never an address, a process number or an index of the other
+/// machine's.
+struct RouteKey {
+  Identity peer;
+  std::uint32_t engine = 0;  ///< which of the peer's
+  std::uint32_t service_class = 0;
+  std::uint32_t number = 0;  ///< one of so many links for each pair of rails; kPrivate: of one flow alone
+  static constexpr std::uint32_t kPrivate = UINT32_MAX;
+  auto operator<=>(const RouteKey&) const = default;
+};
+
+struct Route {
+  // Who.
+  int peer = -1;
+  std::string who;  ///< "rank 3": for messages
+  RouteName name;
+  RouteKey key;
+  std::uint64_t instance = 0;  ///< made anew with every route: both ends mean the same one
+  std::vector<Link> links;
+  std::size_t max_write = 0;          ///< longest piece that every link can carry
+  std::vector<Flow*> flows;           ///< who shares it
+  std::uint32_t bulk_flows = 0;       ///< of them, those with pieces in flight
+  std::uint64_t bytes_in_flight = 0;  ///< of all pieces
+  bool moved_by_us = false;           ///< a rail of its links moves bytes only while this process polls
+  const Flow* mouse = nullptr;        ///< the last flow that spoke and moves no pieces: compared, never followed
+  std::int64_t mouse_at = 0;          ///< when it spoke
+  bool over = false;                  ///< the peer is lost or has left: nothing will ever go this way again
+  bool closing = false;               ///< its last flow is gone; waits for what the rails still hold
+
+  // Health. Times are the engine's health clock.
+  std::vector<Pong> pongs;
+  std::int64_t pongs_since = 0;  ///< since when there have been some
+  Probe probe;
+  std::uint32_t rounds = 0;          ///< pings numbered so far
+  std::int64_t heard_at = 0;         ///< the last message from the peer
+  std::int64_t renewed_for = 0;      ///< the silence after that moment for which the links were made anew
+  std::int64_t concerned_since = 0;  ///< one of the peer's links to us ended: is it still there? 0: no doubt
+  bool acquainted = false;           ///< the peer has answered: it knows this route, and says goodbye when it leaves
+
+  // Membership in the engine's lists.
+  bool watched = false;
+  bool in_noticing = false;
+
+  bool may_be_joined() const { return !over && !closing && key.number != RouteKey::kPrivate; }
+  std::uint16_t index_of(const Link& link) const { return static_cast<std::uint16_t>(&link - links.data()); }
+};
+
+}  // namespace railyard::transport

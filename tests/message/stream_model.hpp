@@ -1,0 +1,181 @@
+/// What must come of one direction of a channel: which message goes into which slot of which receive. The rule is that
+/// of `Channel::receive`, written a second time and as simply as can be.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "message/channel_state.hpp"
+#include "stations.hpp"
+
+namespace railyard::message {
+
+class StreamModel {
+ public:
+  struct Message {
+    int tag = 0;
+    std::uint32_t seed = 0;
+    std::vector<std::byte> bytes;
+    std::unique_ptr<Memory> memory;
+    Request* request = nullptr;  ///< null: done
+    bool placed = false;
+  };
+  struct Place {
+    int tag = 0;
+    std::vector<std::byte> memory;
+    std::unique_ptr<Memory> registered;
+    std::optional<std::size_t> message;
+  };
+  struct Receive {
+    std::vector<Place> places;
+    Request* request = nullptr;  ///< null: done
+    bool completion_optional = false;
+    bool checked = false;
+    bool full() const {
+      for (const Place& place : places) {
+        if (!place.message) return false;
+      }
+      return true;
+    }
+  };
+
+  explicit StreamModel(std::string name) : name_(std::move(name)) {}
+
+  Message& add(Message message) {
+    messages_.push_back(std::move(message));
+    unplaced_.push_back(messages_.size() - 1);
+    assign();
+    return messages_.back();
+  }
+  Receive& add(Receive receive) {
+    receives_.push_back(std::move(receive));
+    assign();
+    return receives_.back();
+  }
+
+  /// The tag that the oldest receive still waits for; nothing: it has all it needs, or there is none.
+  std::optional<int> wanted() const {
+    if (next_ == receives_.size()) return std::nullopt;
+    for (const Place& place : receives_[next_].places) {
+      if (!place.message) return place.tag;
+    }
+    return std::nullopt;
+  }
+  /// The number of messages that no receive has a place for yet.
+  std::size_t unplaced() const { return unplaced_.size(); }
+
+  /// A send of that message is said to be done. A large one cannot be before its receive is there.
+  void sent(Message& message, std::uint64_t size, std::uint32_t eager_bytes) {
+    message.request = nullptr;
+    if (size != message.bytes.size())
+      find(fmt::format("a send of {} bytes is said to have {}", message.bytes.size(), size));
+    if (message.bytes.size() > eager_bytes && !message.placed)
+      find("a large send was done before its receive was there");
+    // The source is the user's again: whoever still reads it brings this.
+    std::ranges::fill(message.bytes, std::byte{0xdd});
+  }
+  void received(Receive& receive, std::span<const std::uint64_t> sizes) {
+    receive.request = nullptr;
+    if (!receive.full()) return find("a receive was done before its messages were sent");
+    if (!receive.completion_optional) check(receive, sizes);
+  }
+  /// Once everything has arrived: receives whose completion said nothing.
+  void check_optional() {
+    for (Receive& receive : receives_) {
+      if (!receive.checked && receive.full()) check(receive, {});
+    }
+  }
+  /// The channel is closed at the receiving end: nothing may be written any more.
+  void closed() {
+    for (Receive& receive : receives_) {
+      for (Place& place : receive.places) std::ranges::fill(place.memory, kScribble);
+      receive.checked = true;
+    }
+  }
+  /// What was handed back to the user is as the user left it.
+  void check_ghosts() {
+    for (const Receive& receive : receives_) {
+      for (const Place& place : receive.places) {
+        if (receive.checked && std::ranges::any_of(place.memory, [](std::byte byte) { return byte != kScribble; })) {
+          return find("something was written into memory that the user had back");
+        }
+      }
+    }
+  }
+
+  std::deque<Message>& messages() { return messages_; }
+  const std::deque<Message>& messages() const { return messages_; }
+  std::deque<Receive>& receives() { return receives_; }
+  const std::deque<Receive>& receives() const { return receives_; }
+  void find(const std::string& what) { findings.push_back(fmt::format("{}: {}", name_, what)); }
+
+  std::vector<std::string> findings;
+
+ private:
+  static constexpr std::byte kScribble{0x55};
+
+  void assign() {
+    for (; next_ < receives_.size(); ++next_) {
+      Receive& receive = receives_[next_];
+      for (auto message = unplaced_.begin(); message != unplaced_.end() && !receive.full();) {
+        Place* const place = place_for(receive, messages_[*message].tag);
+        if (place == nullptr) {
+          ++message;
+          continue;
+        }
+        place->message = *message;
+        messages_[*message].placed = true;
+        message = unplaced_.erase(message);
+      }
+      if (!receive.full()) return;
+    }
+  }
+  static Place* place_for(Receive& receive, int tag) {
+    if (receive.places.size() == 1) return &receive.places.front();
+    for (Place& place : receive.places) {
+      if (!place.message && place.tag == tag) return &place;
+    }
+    return nullptr;
+  }
+
+  void check(Receive& receive, std::span<const std::uint64_t> sizes) {
+    receive.checked = true;
+    for (std::size_t i = 0; i < receive.places.size(); ++i) {
+      Place& place = receive.places[i];
+      const std::size_t number = *place.message;
+      const auto expected = pattern(size_of(number), messages_[number].seed);
+      if (!sizes.empty() && sizes[i] != expected.size()) {
+        find(fmt::format("message {} of {} bytes is said to have {}", number, expected.size(), sizes[i]));
+      }
+      if (std::memcmp(place.memory.data(), expected.data(), expected.size()) != 0) {
+        find(fmt::format("message {} of {} bytes (tag {}, slot {} of {}) has other bytes", number, expected.size(),
+                         messages_[number].tag, i, receive.places.size()));
+      }
+      for (std::size_t byte = expected.size(); byte < place.memory.size(); ++byte) {
+        if (place.memory[byte] != std::byte{0xee}) {
+          find(fmt::format("message {} of {} bytes wrote past its end", number, expected.size()));
+          break;
+        }
+      }
+      std::ranges::fill(place.memory, kScribble);
+    }
+  }
+  std::size_t size_of(std::size_t number) const { return messages_[number].bytes.size(); }
+
+  std::string name_;
+  std::deque<Message> messages_;
+  std::deque<Receive> receives_;
+  std::list<std::size_t> unplaced_;
+  std::size_t next_ = 0;  ///< the oldest receive with a free slot
+};
+
+}  // namespace railyard::message

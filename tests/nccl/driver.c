@@ -1,0 +1,103 @@
+/* nccl-driver --library FILE --case NAME [--abi N,N...] [--bed shm|tcp|strict]: one case, in these versions of the ABI
+ * or in all. */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SHM "RAILYARD_SHARED_MEMORY=on RAILYARD_INTERFACES=lo"
+/* The strict provider of tests/doubles, which FI_PROVIDER_PATH leads to. */
+#define STRICT "RAILYARD_PROVIDER=strict RAILYARD_SHARED_MEMORY=off RAILYARD_INTERFACES=lo RAILYARD_RAILS="
+#define TCP "RAILYARD_SHARED_MEMORY=off RAILYARD_INTERFACES=lo RAILYARD_RAILS="
+
+struct test_case {
+  const char *name;
+  rank_case run;
+  const char *rails[2]; /* of each rank, over tcp */
+};
+
+static const struct test_case cases[] = {
+    {"a-handle", case_handle, {"2", "2"}},
+    {"b-connect-order", case_connect_order, {"2", "2"}},
+    {"c-requests", case_requests, {"2", "2"}},
+    {"d-optional-completion", case_optional, {"2", "2"}},
+    {"e-sizes", case_sizes, {"2", "2"}},
+    {"e-too-long", case_too_long, {"2", "2"}},
+    {"f-groups", case_groups, {"2", "2"}},
+    {"g-registration", case_registration, {"2", "2"}},
+    {"h-test-once", case_test_once, {"2", "2"}},
+    {"i-communicators", case_communicators, {"2", "2"}},
+    {"i-unload", case_unload, {"2", "2"}},
+    {"j-rail-killed", case_rail_killed, {"4", "4"}},
+    {"k-unequal-rails", case_stream, {"1", "3"}},
+    {"l-devices", case_devices, {"2", "2"}},
+    {"m-tables", case_tables, {"2", "2"}},
+    {"log", case_log, {"2", "2"}},
+    {"wrong-setting", case_wrong_setting, {"2", "2"}},
+    {"misuse", case_misuse, {"2", "2"}},
+    {"profiler", case_profiler, {"2", "2"}},
+    {"self", case_self, {"2", "2"}},
+    {"close-under-way", case_close_under_way, {"2", "2"}},
+    {"peer-dies", case_peer_dies, {"2", "2"}},
+    {"exit", case_exit, {"2", "2"}},
+};
+#define CASES (sizeof(cases) / sizeof(cases[0]))
+
+static int usage(void) {
+  fprintf(stderr, "usage: nccl-driver --library FILE --case NAME [--abi N[,N...]] [--bed shm|tcp|strict]\ncases:");
+  for (size_t i = 0; i < CASES; ++i) fprintf(stderr, " %s", cases[i].name);
+  fprintf(stderr, "\n");
+  return 64;
+}
+
+/* Breaches of libfabric's rules that the strict provider has written down. */
+static int breaches(void) {
+  const char *const name = getenv("STRICT_FI_LOG");
+  FILE *const log = name == NULL ? NULL : fopen(name, "r");
+  char line[512];
+  int count = 0;
+  while (log != NULL && fgets(line, sizeof(line), log) != NULL) {
+    fprintf(stderr, "%s", line);
+    ++count;
+  }
+  if (log != NULL) fclose(log);
+  return count;
+}
+
+static int run_case(const struct test_case *test, const char *library, int version, const char *bed) {
+  char settings[2][256];
+  const int seconds = getenv("NCCL_DRIVER_SECONDS") == NULL ? 100 : atoi(getenv("NCCL_DRIVER_SECONDS"));
+  const bool shm = strcmp(bed, "shm") == 0;
+  const char *const common = shm ? SHM : strcmp(bed, "tcp") == 0 ? TCP : STRICT;
+  for (int i = 0; i < 2; ++i) snprintf(settings[i], sizeof(settings[i]), "%s%s", common, shm ? "" : test->rails[i]);
+  const char *const both[2] = {settings[0], settings[1]};
+  const uint64_t begin = now_ns();
+  const int failed = run_ranks(library, version, test->run, both, seconds) + breaches();
+  printf("%s v%d %s: %s (%.2f s)\n", test->name, version, bed, failed ? "FAILED" : "ok",
+         (double)(now_ns() - begin) / 1e9);
+  return failed;
+}
+
+int main(int count, char **words) {
+  const char *library = NULL;
+  const struct test_case *test = NULL;
+  const char *versions = "8,9,10,11,12";
+  const char *bed = "shm";
+  for (int i = 1; i + 1 < count; i += 2) {
+    const char *const value = words[i + 1];
+    if (strcmp(words[i], "--library") == 0) library = value;
+    if (strcmp(words[i], "--abi") == 0) versions = value;
+    if (strcmp(words[i], "--bed") == 0) bed = value;
+    for (size_t k = 0; strcmp(words[i], "--case") == 0 && k < CASES; ++k)
+      if (strcmp(cases[k].name, value) == 0) test = &cases[k];
+  }
+  const bool known = strcmp(bed, "shm") == 0 || strcmp(bed, "tcp") == 0 || strcmp(bed, "strict") == 0;
+  if (library == NULL || test == NULL || !known || count % 2 == 0) return usage();
+  if (getenv("STRICT_FI_LOG") != NULL) remove(getenv("STRICT_FI_LOG")); /* of an earlier run */
+  int failed = 0;
+  for (const char *rest = versions; rest != NULL; rest = strchr(rest, ',')) {
+    rest += *rest == ',';
+    failed += run_case(test, library, atoi(rest), bed);
+  }
+  return failed != 0;
+}
