@@ -105,10 +105,11 @@ Figures run_rank(const Options& options, Shared& shared, int rank) {
 }
 
 void print(const Options& options, const Figures& figures) {
-  fmt::print("{{\"test\": \"{}\", \"over\": \"{}\", \"rails\": {}, \"channels\": {}, \"streams\": {}, \"all\": {}, "
-             "\"bytes\": {}, \"depth\": {}, \"set\": \"{}\"",
-             options.test, options.over, options.rails, options.channels, options.streams, options.all, options.bytes,
-             options.depth, fmt::join(options.settings, " "));
+  fmt::print(
+      "{{\"test\": \"{}\", \"over\": \"{}\", \"rails\": {}, \"channels\": {}, \"streams\": {}, \"all\": {}, "
+      "\"bytes\": {}, \"depth\": {}, \"set\": \"{}\"",
+      options.test, options.over, options.rails, options.channels, options.streams, options.all, options.bytes,
+      options.depth, fmt::join(options.settings, " "));
   for (const auto& [name, value] : figures) fmt::print(", \"{}\": {:.10g}", name, value);
   fmt::print("}}\n");
 }
@@ -122,7 +123,8 @@ int main(int argc, char** argv) {
       ->required()
       ->check(CLI::IsMember({"latency", "stream", "fairness", "mouse", "count"}));
   app.add_option("--channels", options.channels, "open channels")->check(CLI::Range(std::size_t{1}, kMostChannels));
-  app.add_option("--streams", options.streams, "channels that carry traffic")->check(CLI::Range(std::size_t{1}, kMostChannels));
+  app.add_option("--streams", options.streams, "channels that carry traffic")
+      ->check(CLI::Range(std::size_t{1}, kMostChannels));
   app.add_flag("--all", options.all, "all of them do");
   app.add_option("--bytes", options.bytes, "of a message")->check(CLI::Range(1U, 1U << 30U));
   app.add_option("--depth", options.depth, "messages of a stream under way")->check(CLI::Range(1U, 128U));
@@ -130,7 +132,8 @@ int main(int argc, char** argv) {
   app.add_option("--over", options.over, "memory or tcp")->check(CLI::IsMember({"memory", "tcp"}));
   app.add_option("--rails", options.rails, "tcp rails")->check(CLI::Range(1U, 16U));
   app.add_option("--set", options.settings, "NAME=VALUE: a setting of both processes");
-  app.add_option("--cpus", options.cpus, "where they run: the first half for rank 0, the second for rank 1")->delimiter(',');
+  app.add_option("--cpus", options.cpus, "where they run: the first half for rank 0, the second for rank 1")
+      ->delimiter(',');
   app.add_option("--priority", options.priority, "real-time priority; 0: none")->check(CLI::Range(0, 99));
   app.add_option("--rounds", options.rounds, "rounds inside, after one to warm up");
   app.add_option("--round-ms", options.round_ms, "of one round");

@@ -40,7 +40,7 @@ struct Shared {
   std::array<std::atomic<std::uint32_t>, 2> arrivals{};  ///< at meetings
   Handle handle;
   std::atomic<std::uint32_t> accepted{0};
-  std::atomic<bool> over{false};                              ///< of the phase under way
+  std::atomic<bool> over{false};                                 ///< of the phase under way
   std::array<std::atomic<std::uint64_t>, kMostChannels> sent{};  ///< messages of rank 0, since the beginning
   alignas(128) std::atomic<std::uint64_t> line{0};
 };

@@ -278,7 +278,8 @@ Figures measure_mouse(Side& side) {
   Elephant elephant(side);
   if (side.rank() == 1) {
     Echo echo(side.channel(0), kMouse);
-    for (std::uint32_t round = 0; round <= 2 * options.rounds; ++round) echo_mouse(side, echo, elephant, round % 2 == 0);
+    for (std::uint32_t round = 0; round <= 2 * options.rounds; ++round)
+      echo_mouse(side, echo, elephant, round % 2 == 0);
     side.meet();
     return {};
   }

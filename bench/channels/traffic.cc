@@ -46,7 +46,8 @@ bool settle(Channel& channel, Request*& request) {
 
 }  // namespace
 
-Pinger::Pinger(Channel& channel, std::size_t bytes) : channel_(channel), out_(channel, bytes, 1), in_(channel, bytes, 1) {
+Pinger::Pinger(Channel& channel, std::size_t bytes)
+    : channel_(channel), out_(channel, bytes, 1), in_(channel, bytes, 1) {
   times_.reserve(1U << 20U);
 }
 
@@ -95,7 +96,8 @@ bool Stream::step(bool more) {
     moved = true;
   }
   while (more && begun_ < done_ + depth_) {
-    requests_[begun_ % depth_] = sends_ ? send_from(channel_, buffers_, begun_) : receive_into(channel_, buffers_, begun_);
+    requests_[begun_ % depth_] =
+        sends_ ? send_from(channel_, buffers_, begun_) : receive_into(channel_, buffers_, begun_);
     ++begun_;
     moved = true;
   }

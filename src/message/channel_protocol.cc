@@ -12,7 +12,8 @@ bool ChannelState::advance() {
   take_calls();
   if (flow_ == nullptr) return true;
   if (flow_->failed.load(std::memory_order_relaxed)) {
-    if (closed_by_user_.load(std::memory_order_relaxed)) drop_flow();
+    // A peer that was given up may not know it: what it still sends must not find memory that is no longer ours.
+    if (closed_by_user_.load(std::memory_order_relaxed)) harmless() ? drop_flow() : shut_out();
     return true;
   }
   if (!tell_overflow()) return false;
@@ -77,6 +78,7 @@ bool ChannelState::on_message(const transport::wire::RecordHeader& header, std::
 bool ChannelState::dispatch(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
   switch (static_cast<Kind>(header.detail)) {
     case Kind::eager:
+      engine_.note_small(*flow_);
       return receiver_.on_eager(header, body);
     case Kind::done: {
       const auto done = message::read<message::Done>(body);

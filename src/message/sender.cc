@@ -193,6 +193,7 @@ bool Sender::send_eager(transport::Flow& flow, Request& request, const EagerHead
     if (request.started < request.message.size()) continue;
     took(request);
     ++eager;
+    engine_.note_small(flow);
     request.region.reset();
     request.sizes[0] = request.message.size();
     request.finish();

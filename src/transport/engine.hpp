@@ -163,6 +163,8 @@ class Engine {
   bool try_records(Flow& flow, const PutRecord* put, const SignalRecord* signal, std::uint64_t& number);
   bool try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ticket& ticket);
   bool try_message(Flow& flow, const MessageRecord& message, std::uint64_t& number);
+  /// A small message of the user's left or arrived on the flow: whoever sends such only waits for each.
+  void note_small(Flow& flow) const;
   /// The longest body of a message.
   static constexpr std::size_t kMostMessage = wire::kFrameBytes - wire::kRecordsAt - wire::record_bytes(0);
   /// An ordered write over all links and, after it, a signal or a message.
@@ -285,7 +287,6 @@ class Engine {
   static Link* choose(Flow& flow, std::size_t first, Tried tried, HasRoom&& has_room);
   Link* choose_for_frame(Flow& flow, bool full, Tried tried);
   Link* choose_for_piece(Flow& flow, Tried tried) const;
-  void note_frame(Flow& flow) const;
   void note_piece(Flow& flow) const;
   bool beside_mouse(const Flow& flow) const;
   fabric::Post post_piece_on(Flow& flow, Operation& operation, Link& link);

@@ -109,8 +109,8 @@ struct Flow {
   std::atomic<bool> direct{false};
   std::uint32_t posted = 0;  ///< units that a rail still holds
   std::uint64_t bytes_in_flight = 0;
-  std::uint32_t lone_frames = 0;  ///< that left or arrived since the last piece did
-  bool closing = false;           ///< its user is gone; waits for what the rails still hold
+  std::uint32_t lone_messages = 0;  ///< small ones that left or arrived since the last piece did
+  bool closing = false;             ///< its user is gone; waits for what the rails still hold
 
   // Membership in the engine's lists.
   bool in_active = false;

@@ -118,9 +118,15 @@ void Engine::look_after(Route& route) {
 /// The oldest unacknowledged unit is what everything else waits for: its link is the one to doubt.
 void Engine::look_at_head(Flow& flow) {
   const Unit* head = flow.unacknowledged.head();
+  if (head == nullptr && !flow.queue.empty() && flow.out_of_sequence == 0 && flow.next_sequence == flow.head_seen) {
+    // Everything sent was acknowledged, and nothing goes out: the rails are full of what never completes.
+    if (beat_ - flow.head_since < 2 * attempt_time()) return;
+    flow.head_since = beat_;
+    return fail_links(*flow.route, LossCause::stuck);
+  }
   if (head == nullptr || head->sequence != flow.head_seen || head->lost || head->again) {
     flow.head_since = beat_;
-    if (head != nullptr) flow.head_seen = head->sequence;
+    flow.head_seen = head != nullptr ? head->sequence : flow.next_sequence;
     return;
   }
   Link& link = flow.route->links[head->link];

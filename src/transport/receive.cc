@@ -68,7 +68,6 @@ void Engine::on_message(std::size_t rail, memory::Buffer* buffer, std::size_t by
     if (header->kind == wire::FrameKind::notice) on_notice(flow, *buffer);
     return give_receive(rail, buffer);
   }
-  note_frame(flow);
 
   if (header->sequence == flow.arrivals.next() && !flow.in_ready) {
     // The common case: in turn, applied from the buffer it came in.

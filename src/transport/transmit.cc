@@ -28,8 +28,8 @@ constexpr std::uint8_t kMostAttempts = 100;
 /// Beside a mouse one piece of this size is in flight on a route: whatever a rail copies while it is polled, the mouse
 /// waits for.
 constexpr std::uint32_t kBesideMouse = 24 * 1024;
-/// A flow with so many frames and no piece between them is a mouse: more than grants and ends of messages make.
-constexpr std::uint32_t kMouseFrames = 16;
+/// A flow with so many small messages and no piece between them is a mouse.
+constexpr std::uint32_t kMouseMessages = 16;
 /// So long after it spoke the way is kept free for it.
 constexpr std::int64_t kMouseNanoseconds = 5'000'000;
 
@@ -146,15 +146,14 @@ Link* Engine::choose_for_frame(Flow& flow, bool full, Tried tried) {
   });
 }
 
-/// A frame left or arrived: small messages want to be quick, unless they are what goes with a flow's pieces.
-void Engine::note_frame(Flow& flow) const {
-  if (++flow.lone_frames < kMouseFrames) return;
+void Engine::note_small(Flow& flow) const {
+  if (++flow.lone_messages < kMouseMessages) return;
   flow.route->mouse = &flow;
   flow.route->mouse_at = now_;
 }
 
 void Engine::note_piece(Flow& flow) const {
-  flow.lone_frames = 0;
+  flow.lone_messages = 0;
   if (flow.route->mouse == &flow) flow.route->mouse = nullptr;
 }
 
@@ -304,7 +303,6 @@ fabric::Post Engine::post_unit(Flow& flow, Unit& unit, Link& link) {
     case Operation::Kind::frame:
       link.frame_posted();
       ++share.frames;
-      note_frame(flow);
       flow.unreported = 0;  // the header told the peer all
       ++statistics.frames_sent;
       statistics.bytes_sent += unit.bytes;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "driver.h"
@@ -75,6 +76,42 @@ static void communicators_body(struct rank *rank) {
   close_pair(&pairs[0]);
 }
 void case_communicators(struct rank *rank) { with_communicator(rank, communicators_body); }
+
+/* ---- i: communicators come and go -------------------------------------------------------------------------------- */
+
+static long resident_kilobytes(void) {
+  FILE *const status = fopen("/proc/self/status", "r");
+  char line[256];
+  long kilobytes = -1;
+  while (fgets(line, sizeof(line), status) != NULL)
+    if (strncmp(line, "VmRSS:", 6) == 0) kilobytes = strtol(line + 6, NULL, 10);
+  fclose(status);
+  return kilobytes;
+}
+
+static void come_and_go(struct rank *rank) {
+  struct pair pair;
+  CHECK_OK(plugin_init(&rank->plugin, &rank->context, NCCL_UNDEFINED));
+  open_pair(&pair, rank, 1 << 16);
+  const struct stream stream = {.messages = 8, .most_bytes = 8000, .window = 4, .group = 1};
+  stream_between(&pair, &stream);
+  meet(rank);
+  close_pair(&pair);
+  CHECK_OK(plugin_finalize(&rank->plugin, rank->context));
+}
+
+void case_cycles(struct rank *rank) {
+  const char *const given = getenv("TEST_LONG");
+  const int cycles = given != NULL && strcmp(given, "1") == 0 ? 1000 : 100;
+  start_threads(rank);
+  for (int i = 0; i < 20; ++i) come_and_go(rank);
+  const long before = resident_kilobytes();
+  for (int i = 0; i < cycles; ++i) come_and_go(rank);
+  const long grown = resident_kilobytes() - before;
+  end_threads(rank);
+  if (rank->number == 0) printf("%d communicators: %ld KiB more\n", cycles, grown);
+  CHECK(SANITIZED || grown < 2048 + 4L * cycles, "%d communicators left %ld KiB behind", cycles, grown);
+}
 
 /* ---- i: the library is unloaded ---------------------------------------------------------------------------------- */
 
@@ -149,6 +186,8 @@ static void use_and_close(struct rank *rank, enum ending ending, int threads) {
 
 void case_unload(struct rank *rank) {
   const int version = rank->plugin.version;
+  CHECK_OK(plugin_init(&rank->plugin, &rank->context, NCCL_UNDEFINED)); /* libfabric stays from here on */
+  CHECK_OK(plugin_finalize(&rank->plugin, rank->context));
   unload_plugin(&rank->plugin);
   start_threads(rank); /* a sanitizer adds a thread of its own with the first */
   end_threads(rank);
@@ -160,6 +199,10 @@ void case_unload(struct rank *rank) {
     unload_plugin(&rank->plugin);
     const struct holdings after = look_calmly(before.threads);
     CHECK(after.of_plugin == 0, "the library is still mapped after dlclose");
+    const pid_t child = fork(); /* nothing that the library left behind is called */
+    if (child == 0) _exit(0);
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "a process forks after dlclose");
     /* What libfabric and the C library keep once is there after the first round. */
     CHECK(after.threads == before.threads, "round %d: %d threads, %d before", i, after.threads, before.threads);
     if (i >= kEndings) {

@@ -9,17 +9,6 @@
 #define REQUESTS 256 /* 32 for each of 8 messages of a group */
 #define STALE ((void *)0xbad)
 
-#if defined(__SANITIZE_THREAD__)
-#define THREAD_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define THREAD_SANITIZED 1
-#endif
-#endif
-#ifndef THREAD_SANITIZED
-#define THREAD_SANITIZED 0
-#endif
-
 /* ---- c ----------------------------------------------------------------------------------------------------------- */
 
 struct all_requests {
@@ -118,7 +107,6 @@ static void receive_without_completion(void *argument) {
   int tag = 5;
   void *parent = &profile_parent;
   for (int i = 0; i < 100; ++i) {
-    /* To look at memory that is being written is what a GPU does; the thread sanitizer has no word for it. */
     const bool hint = i % 3 != 2 && !THREAD_SANITIZED;
     void *requests[2] = {NULL, NULL};
     void *data = pair->receive_arena;
@@ -188,7 +176,7 @@ static void sizes_body(struct rank *rank) {
   size_t most = (size_t)8 << 20;
   /* The largest that fits an int, and what does not. */
   if (rank->plugin.version == 8 && all) most = NCCL_MOST_BYTES_V8;
-  if (rank->plugin.version == 12 && !THREAD_SANITIZED) most = all ? (size_t)5 << 30 : NCCL_MOST_BYTES_V8 + 8192;
+  if (rank->plugin.version == 12 && !SANITIZED) most = all ? (size_t)5 << 30 : NCCL_MOST_BYTES_V8 + 8192;
   struct pair pair;
   open_pair(&pair, rank, most);
   run_job(&rank->progress, exchange_sizes, &pair);

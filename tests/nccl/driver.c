@@ -27,6 +27,7 @@ static const struct test_case cases[] = {
     {"g-registration", case_registration, {"2", "2"}},
     {"h-test-once", case_test_once, {"2", "2"}},
     {"i-communicators", case_communicators, {"2", "2"}},
+    {"i-cycles", case_cycles, {"2", "2"}},
     {"i-unload", case_unload, {"2", "2"}},
     {"j-rail-killed", case_rail_killed, {"4", "4"}},
     {"k-unequal-rails", case_stream, {"1", "3"}},

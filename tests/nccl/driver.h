@@ -14,6 +14,26 @@
 
 #include "abi.h"
 
+/* Sanitizers slow everything down, keep freed memory, and have no word for a GPU that looks at memory being written. */
+#if defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZED 1
+#elif defined(__SANITIZE_THREAD__)
+#define THREAD_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZED 1
+#elif __has_feature(thread_sanitizer)
+#define THREAD_SANITIZED 1
+#endif
+#endif
+#ifndef ADDRESS_SANITIZED
+#define ADDRESS_SANITIZED 0
+#endif
+#ifndef THREAD_SANITIZED
+#define THREAD_SANITIZED 0
+#endif
+#define SANITIZED (ADDRESS_SANITIZED || THREAD_SANITIZED)
+
 /* ---- failing ----------------------------------------------------------------------------------------------------- */
 
 /* Says what was promised and ends the process. */
@@ -183,6 +203,7 @@ void case_groups(struct rank *rank);        /* f */
 void case_registration(struct rank *rank);  /* g */
 void case_test_once(struct rank *rank);     /* h */
 void case_communicators(struct rank *rank); /* i */
+void case_cycles(struct rank *rank);        /* i */
 void case_unload(struct rank *rank);        /* i */
 void case_rail_killed(struct rank *rank);   /* j */
 void case_stream(struct rank *rank);        /* k */

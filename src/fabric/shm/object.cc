@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -77,13 +78,16 @@ class LetGoInChild {
     LetGoInChild& all = instance();
     const std::lock_guard guard(all.mutex_);
     std::erase(all.files_, fd);
+    if (all.files_.empty()) all.files_ = std::vector<int>();  // gives its memory back too
   }
 
  private:
   LetGoInChild() { ::pthread_atfork(before, after_in_parent, after_in_child); }
   static LetGoInChild& instance() {
-    // Never destroyed: endpoints of the program may outlive everything else here.
-    static auto* const all = new LetGoInChild;
+    // Never destroyed: endpoints of the program may outlive everything else here. In static memory: a plugin that is
+    // loaded and unloaded again and again leaves nothing behind.
+    alignas(LetGoInChild) static std::byte room[sizeof(LetGoInChild)];
+    static auto* const all = new (room) LetGoInChild;
     return *all;
   }
   static void before() { instance().mutex_.lock(); }
