@@ -8,9 +8,9 @@
 
 #include "base/clock.hpp"
 #include "railyard/world.hpp"
+#include "transport/directory.hpp"
 #include "transport/engine.hpp"
 #include "window/direct_use.hpp"
-#include "transport/directory.hpp"
 
 namespace railyard {
 

@@ -8,8 +8,8 @@
 #include "../transport/script_rail.hpp"
 #include "base/clock.hpp"
 #include "fabric/ofi/request.hpp"
-#include "transport/engine.hpp"
 #include "transport/directory.hpp"
+#include "transport/engine.hpp"
 
 namespace {
 

@@ -88,6 +88,7 @@ inline void squeeze_sockets() {
 class PorterTest : public testing::Test {
  protected:
   PorterTest() {
+    set_log_level(LogLevel::warn);  // whatever other tests of this program want
     set_log_sink([this](LogLevel, std::string_view line) { log += std::string(line) + "\n"; });
     settings.bootstrap_timeout_ms = 60'000;
     settings.interfaces = "lo";  // one address: each thing happens once
