@@ -37,6 +37,7 @@ void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint3
   const transport::BatonHold hold(engine_.baton());
   if (receiver_.regions().drop(id)) receiver_.withdraw(id);
   region.reset();
+  if (flow_ == nullptr) return;  // the context may have let go of this channel
   context_->touch(*this);
   // The record that withdraws it holds a reference: gone now unless the flow is full.
   advance();

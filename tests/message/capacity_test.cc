@@ -56,7 +56,7 @@ TEST_P(CapacityT7, SharersInLockstepSeeNothingButBackPressure) {
       std::array<std::uint64_t, 1> size{};
       ASSERT_TRUE(waited(*pairs[i].in, receives[i], size)) << "round " << round;
       ASSERT_EQ(size[0], messages[i].size());
-      ASSERT_EQ(std::memcmp(targets[i].data(), messages[i].data(), size[0]), 0) << "round " << round;
+      ASSERT_TRUE(same_bytes(targets[i].data(), messages[i].data(), size[0])) << "round " << round;
       ASSERT_TRUE(waited(*pairs[i].out, sends[i]));
     }
   }

@@ -42,7 +42,7 @@ class ChannelTest : public ::testing::TestWithParam<Bed> {
     std::array<std::uint64_t, 1> size{};
     ASSERT_TRUE(waited(*pair_.in, receive, size));
     EXPECT_EQ(size[0], bytes);
-    EXPECT_EQ(std::memcmp(target.data(), message.data(), bytes), 0) << bytes << " bytes";
+    EXPECT_TRUE(same_bytes(target.data(), message.data(), bytes)) << bytes << " bytes";
     for (std::size_t i = bytes; i < room; ++i) ASSERT_EQ(target[i], std::byte{0xee});
     ASSERT_TRUE(waited(*pair_.out, send, size));
     EXPECT_EQ(size[0], bytes);
@@ -96,7 +96,7 @@ TEST_P(ChannelTest, ManyMessagesComeInTheOrderTheyWereSent) {
       ++received;
       ASSERT_EQ(size[0], size_of(i));
       const auto expected = pattern(size_of(i), static_cast<std::uint32_t>(i));
-      ASSERT_EQ(std::memcmp(targets[i % 32].data(), expected.data(), expected.size()), 0) << "message " << i;
+      ASSERT_TRUE(same_bytes(targets[i % 32].data(), expected.data(), expected.size())) << "message " << i;
     }
   }
 }
@@ -115,7 +115,7 @@ TEST_P(ChannelTest, SmallMessagesMayComeBeforeTheirReceive) {
     std::array<std::uint64_t, 1> size{};
     ASSERT_TRUE(waited(*pair_.in, must(pair_.in->receive(slots)), size));
     ASSERT_EQ(size[0], i * 100);
-    ASSERT_EQ(std::memcmp(target.data(), messages[i].data(), i * 100), 0);
+    ASSERT_TRUE(same_bytes(target.data(), messages[i].data(), i * 100));
   }
   EXPECT_EQ(pair_.in->statistics().unexpected > 0, GetParam().settings.eager_bytes > 0);
 }
@@ -156,7 +156,7 @@ TEST_P(ChannelTest, AGroupedReceiveTakesItsMessagesByTag) {
     ASSERT_TRUE(waited(*pair_.in, receive, sizes));
     for (std::size_t i = 0; i < 4; ++i) {
       EXPECT_EQ(sizes[i], bytes + i);
-      EXPECT_EQ(std::memcmp(targets[i].data(), messages[i].data(), sizes[i]), 0);
+      EXPECT_TRUE(same_bytes(targets[i].data(), messages[i].data(), sizes[i]));
     }
     for (Request* send : sends) ASSERT_TRUE(waited(*pair_.out, send));
   }

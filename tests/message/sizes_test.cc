@@ -137,7 +137,7 @@ TEST_P(SizesT11, AMessageOver4GiBArrivesWhole) {
   ASSERT_TRUE(waited(*pair_.in, receive, size) && waited(*pair_.out, send));
   EXPECT_EQ(size[0], kBytes);
   EXPECT_EQ(pair_.in->statistics().bytes_received, kBytes);
-  EXPECT_EQ(std::memcmp(target.bytes().data(), content.data(), kPiece), 0);
+  EXPECT_TRUE(same_bytes(target.bytes().data(), content.data(), kPiece));
 }
 
 TEST_P(SizesT11, ASizeOver4GiBThatDoesNotFitIsNamedInFull) {

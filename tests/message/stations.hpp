@@ -108,6 +108,11 @@ inline std::vector<std::byte> pattern(std::size_t bytes, std::uint32_t seed) {
   return data;
 }
 
+/// memcmp for memory that may be empty, and then nowhere.
+inline bool same_bytes(const void* a, const void* b, std::size_t bytes) {
+  return bytes == 0 || std::memcmp(a, b, bytes) == 0;
+}
+
 inline Request* must(Result<Request*> request) {
   EXPECT_TRUE(request) << request.error().text();
   return request ? *request : nullptr;

@@ -156,7 +156,7 @@ class StreamModel {
       if (!sizes.empty() && sizes[i] != expected.size()) {
         find(fmt::format("message {} of {} bytes is said to have {}", number, expected.size(), sizes[i]));
       }
-      if (std::memcmp(place.memory.data(), expected.data(), expected.size()) != 0) {
+      if (!same_bytes(place.memory.data(), expected.data(), expected.size())) {
         find(fmt::format("message {} of {} bytes (tag {}, slot {} of {}) has other bytes", number, expected.size(),
                          messages_[number].tag, i, receive.places.size()));
       }
