@@ -210,7 +210,7 @@ namespace {
 /// The elephant of a mouse test: driven by the mouse's thread, or by its own.
 class Elephant {
  public:
-  Elephant(Side& side)
+  explicit Elephant(Side& side)
       : stream_(side.channel(1), side.options().bytes, side.options().depth, side.rank() == 0),
         own_thread_(side.options().thread) {}
   ~Elephant() { stop(); }
