@@ -13,7 +13,7 @@ struct Identity {
 
   /// A new one, from the system's random bytes.
   static Identity make();
-  auto operator<=>(const Identity&) const = default;
+  auto operator<=>(const Identity&) const = default;  // NOLINT(modernize-use-nullptr): the compiler wrote it
   /// 32 hexadecimal digits.
   std::string text() const;
 };

@@ -67,7 +67,7 @@ class Ring {
   static constexpr std::size_t kCacheLine = 64;
 
   struct Slot {
-    alignas(T) std::byte storage[sizeof(T)];
+    alignas(T) std::byte storage[sizeof(T)];  // NOLINT(bugprone-sizeof-expression): T may be a pointer
     T* element() noexcept { return std::launder(reinterpret_cast<T*>(storage)); }
   };
   struct alignas(kCacheLine) Producer {

@@ -37,11 +37,11 @@ constexpr std::uint32_t kPassesPerLook = 64;
 
 }  // namespace
 
-Context::Context(ContextParts parts)
+Context::Context(const ContextParts& parts)
     : settings_(parts.settings), identity_(parts.identity), place_(parts.place), random_(parts.seed) {}
 
 Result<std::shared_ptr<Context>> Context::open(ContextParts parts) {
-  std::shared_ptr<Context> context(new Context({parts.settings, nullptr, {}, parts.identity, parts.place, parts.seed}));
+  std::shared_ptr<Context> context(new Context(parts));
   if (auto started = context->start(std::move(parts)); !started) return std::move(started.error());
   return context;
 }

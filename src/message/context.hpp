@@ -61,7 +61,7 @@ class Context : public std::enable_shared_from_this<Context> {
   Result<Answer> answer(const Hello& hello);
   /// The channel; null: the two ends do not agree on the links they would share. Then `joining` is changed so that its
   /// next hello will do.
-  Result<std::shared_ptr<ChannelState>> conclude(Joining& joining, std::span<const std::byte> welcome);
+  Result<std::shared_ptr<ChannelState>> conclude(Joining& joining, std::span<const std::byte> letter);
   void abandon(const Joining& joining) {
     if (joining.hello.flow != Joining::kNoFlow) engine_->release_flow(joining.hello.flow);
   }
@@ -92,7 +92,7 @@ class Context : public std::enable_shared_from_this<Context> {
   std::uint64_t joins_refused() const { return joins_refused_; }
 
  private:
-  explicit Context(ContextParts parts);
+  explicit Context(const ContextParts& parts);
   Result<void> start(ContextParts parts);
   struct Peer {
     Identity identity;

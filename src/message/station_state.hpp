@@ -63,14 +63,14 @@ class StationState {
 /// Those who knock at one listener.
 class ListenerState final : public message::Host {
  public:
-  ListenerState(StationState& station) : station_(station) {}
+  explicit ListenerState(StationState& station) : station_(station) {}
   ~ListenerState() override;
 
   Result<void> start();
   const Handle& handle() const { return handle_; }
   Result<std::unique_ptr<Channel>> accept();
 
-  Result<std::vector<std::byte>> on_hello(std::uint64_t meeting, std::span<const std::byte> hello) override;
+  Result<std::vector<std::byte>> on_hello(std::uint64_t meeting, std::span<const std::byte> bytes) override;
   void on_ready(std::uint64_t meeting, std::span<const std::byte> ready) override;
   void on_gone(std::uint64_t meeting) override;
 

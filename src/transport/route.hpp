@@ -47,7 +47,7 @@ struct RouteKey {
   std::uint32_t service_class = 0;
   std::uint32_t number = 0;  ///< one of so many links for each pair of rails; kPrivate: of one flow alone
   static constexpr std::uint32_t kPrivate = UINT32_MAX;
-  auto operator<=>(const RouteKey&) const = default;
+  auto operator<=>(const RouteKey&) const = default;  // NOLINT(modernize-use-nullptr): the compiler wrote it
 };
 
 struct Route {
