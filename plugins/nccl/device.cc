@@ -104,13 +104,8 @@ std::string Device::description() const {
 }
 
 Result<std::vector<std::unique_ptr<Device>>> find_devices(const Settings& settings) {
-  auto offers = fabric::discover(settings);
+  auto offers = fabric::chosen_offers(settings);
   if (!offers) return std::move(offers.error());
-  // As for every other rail: loopback is used where there is nothing else, or where it is asked for by name.
-  const bool chosen = !settings.interfaces.empty() && !settings.interfaces.starts_with('^');
-  const bool others = std::ranges::any_of(*offers, [](const auto& offer) { return !offer.loopback; });
-  if (!chosen && others) std::erase_if(*offers, [](const auto& offer) { return offer.loopback; });
-
   std::vector<topology::Nic> nics;
   for (const fabric::RailOffer& offer : *offers)
     nics.push_back({offer.domain, offer.provider, offer.line_rate, topology::find_pci_place(offer.domain)});

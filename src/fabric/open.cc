@@ -42,16 +42,21 @@ Result<std::vector<RailOffer>> discover(const Settings& settings) {
   return (*driver)->discover(settings);
 }
 
-Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings) {
-  auto driver = find_driver(settings.driver);
-  if (!driver) return std::move(driver.error());
-  auto offers = (*driver)->discover(settings);
-  if (!offers) return std::move(offers.error());
+Result<std::vector<RailOffer>> chosen_offers(const Settings& settings) {
+  auto offers = discover(settings);
+  if (!offers) return offers;
   // Loopback reaches this machine only: it is used where there is nothing else, or where it is asked for by name.
   const bool chosen = !settings.interfaces.empty() && !settings.interfaces.starts_with('^');
   const bool others = std::any_of(offers->begin(), offers->end(), [](const RailOffer& o) { return !o.loopback; });
   if (!chosen && others) std::erase_if(*offers, [](const RailOffer& offer) { return offer.loopback; });
+  return offers;
+}
 
+Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings) {
+  auto driver = find_driver(settings.driver);
+  if (!driver) return std::move(driver.error());
+  auto offers = chosen_offers(settings);
+  if (!offers) return std::move(offers.error());
   std::vector<std::unique_ptr<Rail>> rails;
   const std::size_t count = settings.rails == 0 ? offers->size() : settings.rails;
   for (std::size_t i = 0; i < count; ++i) {

@@ -197,8 +197,10 @@ struct RailOffer {
 
 /// What the settings' driver offers on this machine. An empty machine is an error naming what to install or set.
 Result<std::vector<RailOffer>> discover(const Settings& settings);
-/// Opens `settings.rails` rails (0: one per offer), spreading over the offers; and after them, unless the settings say
-/// no, the one through this machine's memory. Where that cannot be had, a warning says why.
+/// Those of them that rails are opened on: loopback only where there is nothing else, or where it is asked for by name.
+Result<std::vector<RailOffer>> chosen_offers(const Settings& settings);
+/// Opens `settings.rails` rails (0: one per chosen offer), spreading over those; and after them, unless the settings
+/// say no, the one through this machine's memory. Where that cannot be had, a warning says why.
 Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings);
 
 }  // namespace railyard::fabric

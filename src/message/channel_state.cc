@@ -57,11 +57,15 @@ Request* ChannelState::free_request(bool sends) {
   return requests.back().get();
 }
 
-/// Hands the request over; it goes out at once if nobody else is at work.
-void ChannelState::post(Request* request) {
+void ChannelState::hand_over(Request* request) {
   request->state.store(Request::State::posted, std::memory_order_relaxed);
   calls_.push(request);  // there is room for every request
   context_->call(*this);
+}
+
+/// Hands the request over; it goes out at once if nobody else is at work.
+void ChannelState::post(Request* request) {
+  hand_over(request);
   if (!engine_.baton().try_take()) return;
   context_->serve();
   engine_.baton().give();
@@ -99,14 +103,12 @@ Result<Request*> ChannelState::receive(std::span<const ReceiveSlot> slots, bool 
     Request::Place& place = request->places[i];
     place.memory = slots[i].memory;
     place.tag = slots[i].tag;
-    place.filled = place.taken = false;
+    place.taken = false;
     place.region_id = 0;
     place.region = slots[i].registered != nullptr ? slots[i].registered->state_->region : nullptr;
   }
-  request->state.store(Request::State::posted, std::memory_order_relaxed);
-  calls_.push(request);
   // No hurry: its grant leaves with the next send, or at the next test of anything here.
-  context_->call(*this);
+  hand_over(request);
   return request;
 }
 

@@ -65,6 +65,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
 
  private:
   Request* free_request(bool sends);
+  void hand_over(Request* request);
   void post(Request* request);
   Error failure() const { return error_.copy(); }
 

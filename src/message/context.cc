@@ -150,14 +150,6 @@ std::shared_ptr<ChannelState> Context::open_channel(transport::Route& route, std
   return channel;
 }
 
-/// A route of exactly that instance, in whatever state.
-transport::Route* Context::known_route(const transport::RouteKey& key, std::uint64_t instance) const {
-  const auto routes = engine_->registry().routes();
-  const auto found =
-      std::ranges::find_if(routes, [&](const auto& route) { return route->key == key && route->instance == instance; });
-  return found == routes.end() ? nullptr : found->get();
-}
-
 /// The links for a channel that somebody asks for; `key` gets their number. Two ends that let each other in at the same
 /// moment have made two routes of one number: the lower instance is meant, whichever end has it.
 Result<transport::Route*> Context::route_for(const Hello& hello, int peer, transport::RouteKey& key) {
@@ -165,7 +157,7 @@ Result<transport::Route*> Context::route_for(const Hello& hello, int peer, trans
   if (shared == 0) return open_route(peer, key, random_.next());
   key.number = hello.number;
   const bool offered = hello.instance != 0 && hello.number < shared;
-  const transport::Route* const known = offered ? known_route(key, hello.instance) : nullptr;
+  const transport::Route* const known = offered ? engine_->registry().known(key, hello.instance) : nullptr;
   const bool usable = offered && (known == nullptr || known->may_be_joined());
   if (!usable) key.number = engine_->registry().least_used(key, shared);
   transport::Route* const mine = engine_->registry().find(key);
@@ -216,7 +208,7 @@ Result<std::shared_ptr<ChannelState>> Context::conclude(Joining& joining, std::s
   const transport::RouteKey key{welcome->identity, welcome->place, hello.service_class, welcome->number};
   const transport::Route* const mine = shared ? engine_->registry().find(key) : nullptr;
   if (mine != nullptr && mine->instance < welcome->instance) return ask_again(joining, mine);
-  transport::Route* route = known_route(key, welcome->instance);
+  transport::Route* route = engine_->registry().known(key, welcome->instance);
   // A process that connects to itself finds the route that it made when it answered: one for both ends.
   const bool own = !shared && welcome->identity == identity_ && welcome->place == place_;
   const bool usable = route == nullptr || route->may_be_joined() || (own && !route->over && !route->closing);

@@ -103,7 +103,6 @@ class Context : public std::enable_shared_from_this<Context> {
   Result<transport::PeerAddress> find_peer(int peer) const;
   Result<transport::Route*> open_route(int peer, const transport::RouteKey& key, std::uint64_t instance);
   Result<transport::Route*> route_for(const Hello& hello, int peer, transport::RouteKey& key);
-  transport::Route* known_route(const transport::RouteKey& key, std::uint64_t instance) const;
   static std::shared_ptr<ChannelState> ask_again(Joining& joining, const transport::Route* mine);
   std::uint64_t digest(const transport::Route& route) const;
   std::shared_ptr<ChannelState> open_channel(transport::Route& route, std::uint16_t flow, std::uint32_t session_in,

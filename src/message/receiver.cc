@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "message/matching.hpp"
+
 namespace railyard::message {
 
 // ---- Places ----
@@ -24,18 +26,10 @@ Request* Receiver::first_open() {
   return nullptr;
 }
 
-std::optional<std::uint8_t> Receiver::slot_for(const Request& request, int tag, bool first) {
-  if (request.count == 1) return first && !request.places[0].taken ? std::optional<std::uint8_t>(0) : std::nullopt;
-  for (std::uint8_t i = 0; i < request.count; ++i) {
-    if (!request.places[i].taken && request.places[i].tag == tag) return i;
-  }
-  return std::nullopt;
-}
-
 Receiver::Found Receiver::find_place(int tag, bool first) {
   Request* const request = first_open();
   if (request == nullptr) return {};
-  const auto slot = slot_for(*request, tag, first);
+  const auto slot = slot_for(std::span(request->places).first(request->count), tag, first);
   return slot ? Found{request, *slot} : Found{};
 }
 
@@ -81,7 +75,7 @@ void Receiver::place_unexpected() {
 
 void Receiver::fill(Request& request, std::uint8_t slot, std::uint64_t size) {
   Request::Place& place = request.places[slot];
-  place.taken = place.filled = true;
+  place.taken = true;
   request.sizes[slot] = size;
   ++messages;
   bytes += size;

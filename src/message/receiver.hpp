@@ -61,7 +61,6 @@ class Receiver {
 
   Request* group(std::uint32_t number) const;
   Request* first_open();
-  static std::optional<std::uint8_t> slot_for(const Request& request, int tag, bool first);
   Found find_place(int tag, bool first);
   bool begin(int tag, const EagerHead& head);
   void end_stream();

@@ -40,8 +40,7 @@ class Request {
   struct Place {
     std::span<std::byte> memory;
     int tag = 0;
-    bool filled = false;
-    bool taken = false;                      ///< a message is on its way into it
+    bool taken = false;                      ///< a message is in it or on its way there
     std::shared_ptr<memory::Region> region;  ///< what the memory lies in
     std::uint32_t region_id = 0;             ///< as announced; 0: not registered ahead
   };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "message/matching.hpp"
+
 namespace railyard::message {
 namespace {
 
@@ -45,7 +47,7 @@ bool Sender::on_grant(const transport::wire::RecordHeader& header, const Grant& 
 bool Sender::no_slot_is_unreachable() const {
   if (groups_.empty()) return true;
   const Group& newest = groups_.back();
-  return std::ranges::none_of(std::span(newest.places).first(newest.slots),
+  return std::ranges::none_of(newest.known_places(),
                               [](const Slot& slot) { return slot.room != 0 && slot.region == nullptr && !slot.taken; });
 }
 
@@ -64,15 +66,6 @@ Sender::Group* Sender::open_group() {
   return &groups_.front();
 }
 
-/// The only slot is for the message whose turn it is; among several the tag decides.
-std::optional<std::uint8_t> Sender::slot_for(const Group& group, int tag, bool first) {
-  if (group.slots == 1) return first && !group.places[0].taken ? std::optional<std::uint8_t>(0) : std::nullopt;
-  for (std::uint8_t i = 0; i < group.slots; ++i) {
-    if (!group.places[i].taken && group.places[i].tag == tag) return i;
-  }
-  return std::nullopt;
-}
-
 void Sender::occupy(Group& group, std::uint8_t slot) {
   group.places[slot].taken = true;
   --group.open;
@@ -89,7 +82,7 @@ void Sender::place_ahead() {
   for (auto message = ahead_.begin(); message != ahead_.end();) {
     Group* const group = open_group();
     if (group == nullptr) return;
-    const auto slot = slot_for(*group, message->tag, message == ahead_.begin());
+    const auto slot = slot_for(group->known_places(), message->tag, message == ahead_.begin());
     if (!slot) {
       ++message;
       continue;
@@ -130,7 +123,8 @@ bool Sender::advance(transport::Flow& flow) {
 
 Sender::Start Sender::start(transport::Flow& flow, Request& request, bool first) {
   if (Group* const group = open_group()) {
-    if (const auto slot = slot_for(*group, request.tag, first)) return start_matched(flow, request, *group, *slot);
+    if (const auto slot = slot_for(group->known_places(), request.tag, first))
+      return start_matched(flow, request, *group, *slot);
   }
   return first ? start_ahead(flow, request) : Start::waits;
 }

@@ -10,6 +10,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "message/regions.hpp"
 #include "message/request.hpp"
@@ -61,6 +62,7 @@ class Sender {
     std::uint8_t granted = 0;
     std::uint8_t open = 0;
     std::array<Slot, Channel::kMostSlots> places;
+    std::span<const Slot> known_places() const { return std::span(places).first(slots); }
   };
   /// A message that went ahead of its receive.
   struct Ahead {
@@ -78,7 +80,6 @@ class Sender {
   Group& add_group();
   /// The oldest receive with a free slot, if all of it is known.
   Group* open_group();
-  static std::optional<std::uint8_t> slot_for(const Group& group, int tag, bool first);
   static void occupy(Group& group, std::uint8_t slot);
   void take(Group& group, std::uint8_t slot);
   void place_ahead();

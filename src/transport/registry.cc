@@ -29,12 +29,16 @@ Route* Registry::find(const RouteKey& key) const {
   return found;
 }
 
-Route* Registry::find(const RouteKey& key, std::uint64_t instance) const {
+Route* Registry::known(const RouteKey& key, std::uint64_t instance) const {
   const auto place = by_key_.find(key);
   if (place == by_key_.end()) return nullptr;
-  const auto found = std::ranges::find_if(
-      place->second, [instance](const Route* route) { return route->instance == instance && route->may_be_joined(); });
+  const auto found = std::ranges::find(place->second, instance, &Route::instance);
   return found == place->second.end() ? nullptr : *found;
+}
+
+Route* Registry::find(const RouteKey& key, std::uint64_t instance) const {
+  Route* const route = known(key, instance);
+  return route != nullptr && route->may_be_joined() ? route : nullptr;
 }
 
 std::uint32_t Registry::least_used(RouteKey key, std::uint32_t most) const {

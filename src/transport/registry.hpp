@@ -22,7 +22,9 @@ class Registry {
 
   /// The living route of that key, the lowest instance where there are two; null: none.
   Route* find(const RouteKey& key) const;
-  /// The same of exactly that instance.
+  /// The route of exactly that instance, in whatever state.
+  Route* known(const RouteKey& key, std::uint64_t instance) const;
+  /// The same, if it is alive.
   Route* find(const RouteKey& key, std::uint64_t instance) const;
   /// Which of `most` numbers has the fewest flows; of equals the lowest.
   std::uint32_t least_used(RouteKey key, std::uint32_t most) const;
