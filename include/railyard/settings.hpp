@@ -11,10 +11,13 @@
 namespace railyard {
 
 struct Settings {
-  std::string driver = "ofi";      ///< RAILYARD_DRIVER
-  std::string provider;            ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
-  std::string interfaces;          ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
-  std::string endpoints = "auto";  ///< RAILYARD_ENDPOINTS: connected, datagram; auto: connected where there are any
+  std::string driver = "auto";      ///< RAILYARD_DRIVER: ofi, verbs; auto: verbs where an RDMA port is up
+  std::string provider;             ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
+  std::string interfaces;           ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
+  std::string endpoints = "auto";   ///< RAILYARD_ENDPOINTS: connected, datagram; auto: connected where there are any
+  std::int32_t gid_index = -1;      ///< RAILYARD_GID_INDEX: of verbs rails; -1: the best of RoCE v2
+  std::uint32_t traffic_class = 0;  ///< RAILYARD_TRAFFIC_CLASS: of verbs rails
+  std::uint32_t service_level = 0;  ///< RAILYARD_SERVICE_LEVEL: of verbs rails
   std::uint32_t rails = 0;   ///< RAILYARD_RAILS: how many; 0: one per NIC port. More than there are NICs: shared out
   std::uint32_t batch = 32;  ///< RAILYARD_BATCH: most completions, posts or releases of one queue in one pass
   std::uint32_t inline_bytes = 1024;      ///< RAILYARD_INLINE_BYTES: puts up to this size travel inside a message

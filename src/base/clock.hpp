@@ -5,13 +5,17 @@
 
 namespace railyard {
 
+/// Nothing is destroyed with a clock, and nobody owns one by its base: so a static one serves until the very end of a
+/// process or of a library that is unloaded.
 class Clock {
  public:
-  virtual ~Clock() = default;
   /// Nanoseconds from an arbitrary start; never goes back.
   virtual std::int64_t now() const = 0;
   /// Called by a wait that found nothing to do. Real time: lets another thread have the core.
   virtual void idle() = 0;
+
+ protected:
+  ~Clock() = default;
 };
 
 /// The machine's monotonic clock.

@@ -46,12 +46,18 @@ struct Descriptor {
 constexpr std::int64_t kMostWindow = 1 << 12;
 
 constexpr Descriptor kSettings[] = {
-    {"RAILYARD_DRIVER", &Settings::driver, Kind::text, "the driver that opens rails: ofi, sim"},
+    {"RAILYARD_DRIVER", &Settings::driver, Kind::text,
+     "the driver that opens rails: ofi (libfabric), verbs; auto: verbs where an RDMA port is up, else ofi"},
     {"RAILYARD_PROVIDER", &Settings::provider, Kind::text, "the libfabric provider; empty: the best one found"},
     {"RAILYARD_INTERFACES", &Settings::interfaces, Kind::text,
      "comma list of interfaces or NICs to use; ^a,b: all but these; empty: all"},
     {"RAILYARD_ENDPOINTS", &Settings::endpoints, Kind::choice,
      "endpoints of libfabric rails; auto: connected ones where the provider has them", 0, 0, "auto connected datagram"},
+    {"RAILYARD_GID_INDEX", &Settings::gid_index, Kind::number,
+     "which GID of its port a verbs rail uses; -1: the best of RoCE v2", -1, 65535},
+    {"RAILYARD_TRAFFIC_CLASS", &Settings::traffic_class, Kind::number,
+     "the traffic class in what verbs rails send (RoCE: its DSCP times 4)", 0, 255},
+    {"RAILYARD_SERVICE_LEVEL", &Settings::service_level, Kind::number, "the service level of verbs rails", 0, 15},
     {"RAILYARD_RAILS", &Settings::rails, Kind::number,
      "how many rails; 0: one per NIC port; more than there are NICs: shared out", 0, 256},
     {"RAILYARD_BATCH", &Settings::batch, Kind::number, "most completions, posts or releases of one queue in one pass",

@@ -8,6 +8,7 @@
 #include "fabric/ofi/driver.hpp"
 #include "fabric/rail.hpp"
 #include "fabric/shm/rail.hpp"
+#include "fabric/verbs/driver.hpp"
 
 namespace railyard::fabric {
 
@@ -23,13 +24,26 @@ struct Driver {
 /// `shm`: its one rail comes beside those of every other driver.)
 constexpr std::array kDrivers = {
     Driver{"ofi", &discover_ofi, &open_ofi},
+    Driver{"verbs", &discover_verbs, &open_verbs},
 };
 
-Result<const Driver*> find_driver(const std::string& name) {
+/// The driver that the settings name. "auto" is verbs where a port of it can be used, unless a libfabric provider is
+/// asked for.
+Result<const Driver*> find_driver(const Settings& settings) {
+  const bool automatic = settings.driver == "auto";
+  std::string_view name = settings.driver;
+  if (automatic) {
+    name = "ofi";
+    if (settings.provider.empty()) {
+      const auto offers = discover_verbs(settings);
+      if (offers && std::ranges::any_of(*offers, [](const RailOffer& offer) { return !offer.loopback; }))
+        name = "verbs";
+    }
+  }
   for (const Driver& driver : kDrivers)
     if (driver.name == name) return &driver;
-  std::string known;
-  for (const Driver& driver : kDrivers) known += fmt::format("{}{}", known.empty() ? "" : ", ", driver.name);
+  std::string known = "auto";
+  for (const Driver& driver : kDrivers) known += fmt::format(", {}", driver.name);
   const char* const hint = name == "sim" ? " The simulated rail has worlds of its own: see `railyard sim`." : "";
   return Error(Status::not_found, fmt::format("no driver '{}': RAILYARD_DRIVER is one of {}.{}", name, known, hint));
 }
@@ -37,7 +51,7 @@ Result<const Driver*> find_driver(const std::string& name) {
 }  // namespace
 
 Result<std::vector<RailOffer>> discover(const Settings& settings) {
-  auto driver = find_driver(settings.driver);
+  auto driver = find_driver(settings);
   if (!driver) return std::move(driver.error());
   return (*driver)->discover(settings);
 }
@@ -53,7 +67,7 @@ Result<std::vector<RailOffer>> chosen_offers(const Settings& settings) {
 }
 
 Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings) {
-  auto driver = find_driver(settings.driver);
+  auto driver = find_driver(settings);
   if (!driver) return std::move(driver.error());
   auto offers = chosen_offers(settings);
   if (!offers) return std::move(offers.error());

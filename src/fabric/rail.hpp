@@ -57,18 +57,25 @@ struct PostContext {
 
 /// What a rail can do: asked once, never guessed from a name.
 struct Capabilities {
-  std::string driver;                     ///< "ofi", "shm", "sim"
+  std::string driver;                     ///< "ofi", "verbs", "shm", "sim"
   std::string provider;                   ///< "tcp;ofi_rxm", "verbs;ofi_rxm", ...
   bool delivery_complete = false;         ///< a write's completion can mean "visible in the target's memory"
   bool needs_local_registration = false;  ///< sources and destinations need a descriptor
   bool binds_registrations = false;       ///< each registration is bound to one endpoint and enabled
   bool virtual_addresses = false;         ///< remote addresses are the owner's pointers (else offsets into the region)
   bool progresses_alone = false;          ///< the rail moves data without `poll` being called
-  std::size_t max_message = 0;            ///< longest `send`
-  std::size_t max_write = 0;              ///< longest `write` or `read`
-  std::size_t inject_bytes = 0;           ///< `send` up to this size copies at once
-  std::size_t depth = 0;                  ///< operations that fit in flight
-  double line_rate = 0;                   ///< bytes per second; 0: unknown
+  bool landings_use_receives = false;     ///< a write's immediate uses up a posted receive: more are wanted
+  bool chains_posts = false;              ///< posts leave with the next `ring` or `poll`
+  bool native_atomics = false;            ///< `atomic` works
+  bool device_memory = false;             ///< `register_memory` takes a dma-buf
+  /// The NIC itself can advance a counter behind the writes it covers (a second queue pair that waits for the first).
+  /// No driver does: the engine counts completions. Whoever builds it posts the counter with the write.
+  bool counts_alone = false;
+  std::size_t max_message = 0;   ///< longest `send`
+  std::size_t max_write = 0;     ///< longest `write` or `read`
+  std::size_t inject_bytes = 0;  ///< `send` up to this size copies at once
+  std::size_t depth = 0;         ///< operations that fit in flight
+  double line_rate = 0;          ///< bytes per second; 0: unknown
   Fencing fencing = Fencing::timed;
   std::int64_t packet_lifetime = 0;  ///< nanoseconds, for a timed fence
 };
@@ -83,6 +90,17 @@ struct Registration {
 
 struct Access {
   bool remote = false;  ///< peers may read and write it
+  bool bulk = false;    ///< only completions tell of bytes in it: they may reach memory in any order
+  int dma_buf = -1;     ///< the descriptor of device memory; the span given is then its address there
+  std::uint64_t dma_buf_offset = 0;
+};
+
+/// An operation of the target's NIC on eight aligned bytes. If its link is lost, it may or may not have been done.
+struct AtomicRequest {
+  enum class Kind : std::uint8_t { add, compare_swap };
+  Kind kind = Kind::add;
+  std::uint64_t value = 0;    ///< what is added, or put in place
+  std::uint64_t compare = 0;  ///< for a swap: what must be there
 };
 
 /// One piece of local memory, with its descriptor for the lane used.
@@ -170,6 +188,13 @@ class Rail {
   virtual Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) = 0;
   /// Data lane: the remote region to local memory.
   virtual Post read(RemotePiece from, LocalPiece to, PostContext* context) = 0;
+
+  /// Data lane: a native atomic; what was there before goes to `result`. Its completion is that of a read.
+  virtual Post atomic(RemotePiece /*at*/, AtomicRequest /*request*/, LocalPiece /*result*/, PostContext* /*context*/) {
+    return Post::failed;
+  }
+  /// The doorbell: what was posted leaves now. Called after a burst of posts.
+  virtual void ring() {}
 
   /// Fills `events` with what happened; returns how many. Also moves the driver on where it needs that.
   virtual std::size_t poll(std::span<Event> events) = 0;

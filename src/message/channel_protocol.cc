@@ -112,8 +112,10 @@ void ChannelState::on_completed() {
 }
 
 void ChannelState::ask_after_peer() {
+  if (flow_ == nullptr) return;
+  const bool awaits_farewell = closed_by_user_.load(std::memory_order_relaxed) && !peer_left_;
   // A question that is open already goes on being asked.
-  if (flow_ == nullptr || harmless() || flow_->route->concerned_since != 0) return;
+  if ((harmless() && !awaits_farewell) || flow_->route->concerned_since != 0) return;
   engine_.check_on(*flow_->route);
 }
 

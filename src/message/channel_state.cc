@@ -20,9 +20,10 @@ ChannelState::~ChannelState() = default;
 Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byte> memory) {
   const transport::BatonHold hold(engine_.baton());
   if (failed_.load(std::memory_order_relaxed)) return failure();
-  if (receiver_.regions().full()) {
-    return Error(Status::no_memory,
-                 fmt::format("{} registrations on one channel are the most there can be", message::kMostRegions));
+  if (registrations_ == message::kMostRegistrations) {
+    return Error(Status::no_memory, fmt::format("{} registrations on one channel are the most there can be: give "
+                                                "up one, or make one larger",
+                                                message::kMostRegistrations));
   }
   auto region = memory::Region::open(engine_.rails(), memory, {.remote = true});
   if (!region) return std::move(region.error());
@@ -30,11 +31,13 @@ Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byt
   state->channel = shared_from_this();
   state->id = receiver_.regions().take(*region);
   state->region = std::move(*region);
+  ++registrations_;
   return std::unique_ptr<Memory>(new Memory(std::move(state)));
 }
 
 void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint32_t id) {
   const transport::BatonHold hold(engine_.baton());
+  --registrations_;
   if (receiver_.regions().drop(id)) receiver_.withdraw(id);
   region.reset();
   if (flow_ == nullptr) return;  // the context may have let go of this channel

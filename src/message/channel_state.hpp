@@ -89,6 +89,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   const std::size_t peer_rails_;
   message::Sender sender_;
   message::Receiver receiver_;
+  std::size_t registrations_ = 0;
 
   // The user's thread.
   std::vector<std::unique_ptr<Request>> sends_;

@@ -78,11 +78,12 @@ Result<int> Context::meet(const Identity& identity, std::uint32_t place, std::sp
     return Error(Status::invalid, fmt::format("two processes say that they are {}: their links are not to be mixed up",
                                               identity.text()));
   }
-  // Those whose routes are gone will not be asked for again.
-  std::erase_if(peers_, [this](const auto& entry) {
-    return std::ranges::none_of(engine_->registry().routes(),
-                                [&](const auto& route) { return route->peer == entry.first; });
-  });
+  // Those whose routes are gone will not be asked for again. Looked for only when there must be many.
+  if (peers_.size() > 2 * engine_->registry().size())
+    std::erase_if(peers_, [this](const auto& entry) {
+      return std::ranges::none_of(engine_->registry().routes(),
+                                  [&](const auto& route) { return route->peer == entry.first; });
+    });
   peers_[++last_peer_] = {identity, place, {contribution.begin(), contribution.end()}};
   return last_peer_;
 }

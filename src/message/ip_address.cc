@@ -10,7 +10,7 @@
 #include <cstring>
 #include <memory>
 
-#include "fabric/ofi/interfaces.hpp"
+#include "fabric/interface_filter.hpp"
 
 namespace railyard::message {
 
@@ -103,7 +103,7 @@ std::vector<InterfaceAddress> list_addresses() {
 
 std::vector<IpAddress> choose_addresses(std::span<const InterfaceAddress> found, std::string_view interfaces,
                                         std::size_t most) {
-  const fabric::ofi::InterfaceFilter filter(interfaces);
+  const fabric::InterfaceFilter filter(interfaces);
   const auto taken = [&filter](const InterfaceAddress& entry) { return entry.up && filter.takes(entry.interface); };
   const bool all = std::ranges::none_of(found, [&](const InterfaceAddress& entry) {
     return taken(entry) && (!entry.loopback || filter.names(entry.interface));

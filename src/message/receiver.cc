@@ -86,6 +86,10 @@ void Receiver::fill(Request& request, std::uint8_t slot, std::uint64_t size) {
   if (request.granted == request.count) let_go(request);
 }
 
+void Receiver::withdraw(std::uint32_t region) {
+  regions_.at(region).announced ? withdrawn_.push_back(region) : regions_.erase(region);
+}
+
 /// Filled, and the peer knows of all its slots: the user's thread may have it again.
 void Receiver::let_go(Request& request) {
   for (std::uint8_t i = 0; i < request.count; ++i) {
@@ -182,22 +186,25 @@ bool Receiver::grant(transport::Flow& flow, Request& request) {
 
 bool Receiver::grant_slot(transport::Flow& flow, Request& request, std::uint8_t slot) {
   Request::Place& place = request.places[slot];
+  std::uint32_t region = 0;
   std::uint64_t offset = 0;
-  // What is here already needs no memory that the peer could write to.
+  // What is here already needs no memory that the peer could write to. It may have come since there was no room.
   if (!place.taken && place.region != nullptr && !place.memory.empty()) {
     if (place.region_id == 0) place.region_id = regions_.take(place.region);
-    if (!announce(flow, place.region_id)) return false;
+    region = place.region_id;
+    if (!announce(flow, region)) return false;
     offset = static_cast<std::uint64_t>(place.memory.data() - place.region->memory().data());
   }
   const Grant grant{place.memory.size(), request.group, place.tag, slot, request.count, {}};
   std::uint64_t operation = 0;
-  return engine_.try_message(flow, {static_cast<std::uint8_t>(Kind::grant), place.region_id, offset, bytes_of(grant)},
+  return engine_.try_message(flow, {static_cast<std::uint8_t>(Kind::grant), region, offset, bytes_of(grant)},
                              operation);
 }
 
 bool Receiver::announce(transport::Flow& flow, std::uint32_t id) {
   OwnRegions::Entry& entry = regions_.at(id);
   if (entry.announced) return true;
+  if (regions_.too_many() && !tell_withdrawn(flow)) return false;
   std::vector<transport::RemoteKey> keys(engine_.rails().size());
   for (std::size_t rail = 0; rail < keys.size(); ++rail) {
     keys[rail] = {entry.region->on(rail).key, entry.region->on(rail).remote_base};
@@ -214,7 +221,7 @@ bool Receiver::tell_withdrawn(transport::Flow& flow) {
     if (!regions_.unused(id)) continue;  // told already, or taken into use again
     std::uint64_t operation = 0;
     const transport::MessageRecord record{static_cast<std::uint8_t>(Kind::withdraw), id, 0, {}};
-    if (regions_.at(id).announced && !engine_.try_message(flow, record, operation)) return false;
+    if (!engine_.try_message(flow, record, operation)) return false;
     regions_.erase(id);
   }
   return true;

@@ -31,8 +31,8 @@ class Receiver {
   bool idle() const { return open_ == 0; }
   void give_up();
   OwnRegions& regions() { return regions_; }
-  /// The peer is to be told, and then forgets it.
-  void withdraw(std::uint32_t region) { withdrawn_.push_back(region); }
+  /// Nobody uses it: the peer, if it knows of it, is told, and then forgets it.
+  void withdraw(std::uint32_t region);
 
   std::optional<Overflow> overflow;
   std::uint64_t messages = 0;

@@ -30,7 +30,7 @@ std::uint32_t OwnRegions::take(const std::shared_ptr<memory::Region>& region) {
   return known->second;
 }
 
-bool OwnRegions::full() const { return entries_.size() >= kMostRegions; }
+bool OwnRegions::too_many() const { return entries_.size() > kMostRegions; }
 
 bool OwnRegions::drop(std::uint32_t id) {
   const auto entry = entries_.find(id);

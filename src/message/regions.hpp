@@ -45,7 +45,8 @@ class OwnRegions {
   /// The id of a region, which is new where it was not known; each `take` wants a `drop`.
   std::uint32_t take(const std::shared_ptr<memory::Region>& region);
   Entry& at(std::uint32_t id) { return entries_.at(id); }
-  bool full() const;
+  /// More than a peer keeps, were it told of all: some are not in use.
+  bool too_many() const;
   /// True: nobody uses it any more; the peer, if it was told, is to be told so.
   bool drop(std::uint32_t id);
   bool unused(std::uint32_t id) const {

@@ -57,37 +57,38 @@ Sender::Group& Sender::add_group() {
   return groups_.back();
 }
 
-Sender::Group* Sender::open_group() {
-  while (!groups_.empty() && groups_.front().open == 0 && groups_.front().granted == groups_.front().slots) {
-    groups_.front() = {};
-    spare_groups_.splice(spare_groups_.begin(), groups_, groups_.begin());
-  }
+const Sender::Group* Sender::open_group() const {
   if (groups_.empty() || groups_.front().granted != groups_.front().slots) return nullptr;
   return &groups_.front();
 }
 
-void Sender::occupy(Group& group, std::uint8_t slot) {
+/// Of the open group. With its last slot it leaves at once, for the peer may put another receive in its place as soon
+/// as it has the message. Returns whether that was so.
+bool Sender::occupy(std::uint8_t slot) {
+  Group& group = groups_.front();
   group.places[slot].taken = true;
-  --group.open;
+  if (--group.open != 0) return false;
+  group = {};
+  spare_groups_.splice(spare_groups_.begin(), groups_, groups_.begin());
+  return true;
 }
 
-/// Where that was the group's last slot, the next one is open to what went ahead before anything else.
-void Sender::take(Group& group, std::uint8_t slot) {
-  occupy(group, slot);
-  if (group.open == 0) place_ahead();
+/// The next group is open to what went ahead before anything else.
+void Sender::take(std::uint8_t slot) {
+  if (occupy(slot)) place_ahead();
 }
 
 /// What went ahead has the first claim on every new place: the receiver gives it the same one.
 void Sender::place_ahead() {
   for (auto message = ahead_.begin(); message != ahead_.end();) {
-    Group* const group = open_group();
+    const Group* const group = open_group();
     if (group == nullptr) return;
     const auto slot = slot_for(group->known_places(), message->tag, message == ahead_.begin());
     if (!slot) {
       ++message;
       continue;
     }
-    occupy(*group, *slot);
+    occupy(*slot);
     ahead_bytes_ -= message->bytes;
     ahead_.erase(message);
     message = ahead_.begin();
@@ -122,7 +123,7 @@ bool Sender::advance(transport::Flow& flow) {
 }
 
 Sender::Start Sender::start(transport::Flow& flow, Request& request, bool first) {
-  if (Group* const group = open_group()) {
+  if (const Group* const group = open_group()) {
     if (const auto slot = slot_for(group->known_places(), request.tag, first))
       return start_matched(flow, request, *group, *slot);
   }
@@ -142,7 +143,7 @@ Sender::Start Sender::start_ahead(transport::Flow& flow, Request& request) {
   return whole ? Start::started : Start::no_room;
 }
 
-Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, Group& group, std::uint8_t slot) {
+Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, const Group& group, std::uint8_t slot) {
   const Slot& place = group.places[slot];
   const std::uint64_t size = request.message.size();
   if (size > place.room) {
@@ -153,11 +154,11 @@ Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, Gro
     const EagerHead head{size, group.number, slot, EagerHead::kMatched, 0};
     const bool whole = send_eager(flow, request, head);  // then it is the user's again
     if (!whole && request.started == 0) return Start::no_room;
-    take(group, slot);
+    take(slot);
     return whole ? Start::started : Start::no_room;
   }
   if (!write(flow, request, place, {size, group.number, slot, {}})) return Start::no_room;
-  take(group, slot);
+  take(slot);
   return Start::started;
 }
 

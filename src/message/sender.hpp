@@ -72,23 +72,23 @@ class Sender {
   enum class Start : std::uint8_t { started, waits, no_room };
 
   Start start(transport::Flow& flow, Request& request, bool first);
-  Start start_matched(transport::Flow& flow, Request& request, Group& group, std::uint8_t slot);
+  Start start_matched(transport::Flow& flow, Request& request, const Group& group, std::uint8_t slot);
   Start start_ahead(transport::Flow& flow, Request& request);
   bool send_eager(transport::Flow& flow, Request& request, const EagerHead& head);
   bool write(transport::Flow& flow, Request& request, const Slot& slot, const Done& done);
   void took(const Request& request);
   Group& add_group();
   /// The oldest receive with a free slot, if all of it is known.
-  Group* open_group();
-  static void occupy(Group& group, std::uint8_t slot);
-  void take(Group& group, std::uint8_t slot);
+  const Group* open_group() const;
+  bool occupy(std::uint8_t slot);
+  void take(std::uint8_t slot);
   void place_ahead();
   bool no_slot_is_unreachable() const;
 
   transport::Engine& engine_;
   const std::uint32_t eager_bytes_;
   PeerRegions regions_;
-  std::list<Group> groups_;        ///< in order; of those before the first one every slot is taken
+  std::list<Group> groups_;        ///< in order; those with a free slot
   std::list<Group> spare_groups_;  ///< to be used again: a receive of the peer's allocates nothing
   std::uint32_t next_group_ = 0;
   std::deque<Request*> waiting_;

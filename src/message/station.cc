@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "base/entropy.hpp"
 #include "base/log.hpp"
@@ -21,8 +22,9 @@ constexpr long kNapNanoseconds = 50'000;
 /// How long a closing station waits for the peers of channels that were closed a moment ago.
 constexpr std::int64_t kFarewell = 1'000'000'000;
 
-/// Has no state: whoever outlives a station may go on using it.
+/// Has no state and no end: a station may be closed by a static destructor, and whoever outlives it may go on using it.
 Clock& steady_clock() {
+  static_assert(std::is_trivially_destructible_v<SteadyClock>);
   static SteadyClock clock;
   return clock;
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "railyard/channel.hpp"
 #include "transport/engine.hpp"
 
 namespace railyard::message {
@@ -79,7 +80,9 @@ inline constexpr std::size_t kMostEagerPiece = transport::Engine::kMostMessage -
 /// Messages that a sender may have sent ahead of their receives, and their bytes: what a receiver must keep.
 inline constexpr std::uint32_t kMostUnexpected = 64;
 inline constexpr std::uint64_t kMostUnexpectedBytes = 512 * 1024;
-/// Regions that one end may have announced at a time.
-inline constexpr std::size_t kMostRegions = 1024;
+/// Registrations that a user may have on a channel.
+inline constexpr std::size_t kMostRegistrations = 1024;
+/// Regions that one end may have announced at a time: those, and one for each slot of each receive.
+inline constexpr std::size_t kMostRegions = kMostRegistrations + Channel::kMostRequests * Channel::kMostSlots;
 
 }  // namespace railyard::message

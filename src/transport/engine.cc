@@ -10,9 +10,10 @@
 namespace railyard::transport {
 namespace {
 
-constexpr std::size_t kMostFlows = 16384;     // of an engine without ranks
+constexpr std::size_t kMostFlows = 32768;     // of an engine without ranks
 constexpr std::size_t kMostLinks = 64;        // to one peer: as many as the scheduler's set of tried ones holds
-constexpr std::size_t kReceivesPerRail = 64;  // posted at any time
+constexpr std::size_t kReceivesPerRail = 64;    // posted at any time
+constexpr std::size_t kReceivesForWrites = 512;  // where writes use them up, too
 constexpr std::size_t kFramesPerBlock = 64;
 constexpr std::size_t kMostFrames =
     65536;  // unacknowledged or waiting, all peers together; one flow: kMostFrames of submit.cc
@@ -78,8 +79,15 @@ Result<void> Engine::start() {
   // Every flow may send its first grant unasked; the rest is shared out by `grant`.
   const std::size_t budget = std::max(kMostReceives, 2 * kFirstGrant * flows_.size());
   receive_budget_ = static_cast<std::uint32_t>(budget);
-  auto receives =
-      memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock, budget + kReceivesPerRail * rails_.size());
+  rail_states_.resize(rails_.size());
+  std::size_t posted = 0;
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    const auto& capabilities = rails_[i]->capabilities();
+    rail_states_[i].most_receives = capabilities.landings_use_receives ? kReceivesForWrites : kReceivesPerRail;
+    posted += rail_states_[i].most_receives;
+    if (capabilities.chains_posts) bells_.push_back(rails_[i].get());
+  }
+  auto receives = memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock, budget + posted);
   if (!receives) return std::move(receives.error());
   receives_.emplace(std::move(*receives));
   auto reports = memory::Slab::open(rail_views_, wire::kNoticeBytes, kReportsPerBlock, kMostReports);
@@ -88,7 +96,6 @@ Result<void> Engine::start() {
   // Channels receive into memory that their users did not register.
   cache_ = std::make_unique<memory::RegionCache>(rail_views_, fabric::Access{.remote = size_ == 0});
 
-  rail_states_.resize(rails_.size());
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     rail_states_[i].statistics.name = rails_[i]->name();
     rail_states_[i].statistics.provider = rails_[i]->capabilities().provider;
@@ -101,6 +108,7 @@ Result<void> Engine::start() {
 
 Engine::~Engine() {
   say_goodbye();
+  ring();
   for (const auto& route : registry_.routes()) {
     for (Link& link : route->links) drop_link(link);
   }
@@ -263,7 +271,7 @@ bool Engine::progress() {
     const std::size_t count = rails_[rail]->poll(events_);
     for (std::size_t i = 0; i < count; ++i) handle(rail, events_[i]);
     happened += count;
-    if (rail_states_[rail].posted_receives < kReceivesPerRail) post_receives(rail);
+    if (rail_states_[rail].posted_receives < rail_states_[rail].most_receives) post_receives(rail);
   }
   if (!ready_.empty() && release_all_ready()) ++happened;
   if (!active_.empty() && transmit()) ++happened;
@@ -274,6 +282,7 @@ bool Engine::progress() {
   if (!rumours_.empty()) spread_rumours();
   if (leaving_ != 0) retire();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
+  ring();
   return happened != 0;
 }
 
@@ -289,7 +298,7 @@ bool Engine::pass(Pace& pace) {
 
 void Engine::post_receives(std::size_t rail) {
   RailState& state = rail_states_[rail];
-  while (state.posted_receives < kReceivesPerRail) {
+  while (state.posted_receives < state.most_receives) {
     memory::Buffer* buffer = state.to_post;
     if (buffer != nullptr) {
       state.to_post = buffer->next;

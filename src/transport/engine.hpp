@@ -176,13 +176,17 @@ class Engine {
   /// Keeps back what is submitted between the two; it leaves with the next submission or `push`.
   static void cork(Flow& flow) { flow.corked = true; }
   static void uncork(Flow& flow) { flow.corked = false; }
-  void push(Flow& flow) { transmit_flow(flow, settings_.batch); }
+  void push(Flow& flow) {
+    transmit_flow(flow, settings_.batch);
+    ring();
+  }
 
   /// One bounded pass. Returns whether anything happened.
   bool progress();
   /// Sends every acknowledgement that is owed, for a caller that may not make progress for a while.
   void report_now() {
     if (!reporting_.empty()) report(true);
+    ring();
   }
   /// Finds out whether a peer is still there, also where nothing was ever sent to it: if not, it is lost.
   void check_on(int peer);
@@ -232,6 +236,7 @@ class Engine {
   struct RailState {
     memory::Buffer* to_post = nullptr;  ///< receive buffers that the rail had no room for yet
     std::uint32_t posted_receives = 0;
+    std::uint32_t most_receives = 0;
     bool down = false;
     std::vector<LinkRef> links;  ///< by RemoteId
     RailStatistics statistics;
@@ -274,6 +279,10 @@ class Engine {
 
   // transmit.cc
   bool transmit();
+  /// What this pass has posted leaves.
+  void ring() {
+    for (fabric::Rail* rail : bells_) rail->ring();
+  }
   std::uint32_t transmit_flow(Flow& flow, std::uint32_t most);
   bool start_operation(Flow& flow, Operation& operation);
   bool post_frame(Flow& flow, Operation& operation);
@@ -409,6 +418,7 @@ class Engine {
   // Rails outlive everything registered on them.
   std::vector<std::unique_ptr<fabric::Rail>> rails_;
   std::vector<fabric::Rail*> rail_views_;
+  std::vector<fabric::Rail*> bells_;  ///< rails that keep posts until they are rung
   std::vector<RailState> rail_states_;
   std::vector<fabric::Event> events_;
 

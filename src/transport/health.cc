@@ -182,7 +182,9 @@ std::int64_t Engine::attempt_time() const { return std::max(kAttemptFloors * dea
 
 std::int64_t Engine::stuck_after(const Link& link) const {
   if (!link.knows_trip()) return kStuckUnknown;
-  return std::max(kStuckDeadlines * link.deadline(deadline_floor_), kStuckFloors * deadline_floor_);
+  // Longer with every life: what is slow, not stuck, would be given up again before it delivers anything.
+  const std::int64_t grown = std::min(link.health.back_off, peer_timeout_ / 4);
+  return std::max({kStuckDeadlines * link.deadline(deadline_floor_), kStuckFloors * deadline_floor_, grown});
 }
 
 void Engine::suspect(Route& route, Link& link) {

@@ -100,7 +100,7 @@ bool Engine::try_records(Flow& flow, const PutRecord* put, const SignalRecord* s
   if (put != nullptr) append_put(*frame, *put);
   if (signal != nullptr) append_signal(*frame, *signal);
   number = frame->number = count_submission(flow);
-  transmit_flow(flow, settings_.batch);
+  push(flow);
   return true;
 }
 
@@ -119,7 +119,7 @@ bool Engine::try_message(Flow& flow, const MessageRecord& message, std::uint64_t
   if (frame == nullptr) return false;
   append_message(*frame, message);
   number = frame->number = count_submission(flow);
-  transmit_flow(flow, settings_.batch);
+  push(flow);
   return true;
 }
 
@@ -148,7 +148,7 @@ bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ti
                                                sizeof wire_body, atomic.exposure, atomic.offset});
   std::memcpy(body, &wire_body, sizeof wire_body);
   ++frame->records;
-  transmit_flow(flow, settings_.batch);
+  push(flow);
   return true;
 }
 
@@ -184,7 +184,7 @@ bool Engine::queue_write(Flow& flow, const Bulk& bulk, bool with_frame, Append&&
     append(*last);
   }
   number = last->number = count_submission(flow);
-  transmit_flow(flow, settings_.batch);
+  push(flow);
   return true;
 }
 
@@ -209,7 +209,7 @@ bool Engine::try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, T
   operation->slot = slot + 1;
   ticket = {slots_.generation(slot), flow.peer, slot + 1};
   count_outstanding(flow, 1);
-  transmit_flow(flow, settings_.batch);
+  push(flow);
   return true;
 }
 

@@ -61,7 +61,7 @@ class SettingsTest : public ::testing::Test {
 TEST_F(SettingsTest, AnEmptyEnvironmentGivesTheDefaults) {
   const auto settings = Settings::from_environment();
   ASSERT_TRUE(settings);
-  EXPECT_EQ(settings->driver, "ofi");
+  EXPECT_EQ(settings->driver, "auto");
   EXPECT_EQ(settings->batch, 32U);
   EXPECT_EQ(settings->rank, -1);
   for (const Settings::Entry& entry : settings->list()) {

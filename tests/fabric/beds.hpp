@@ -12,8 +12,11 @@
 #include <vector>
 
 #include "doubles/strict.hpp"
+#include "doubles/verbs/verbs_double.hpp"
 #include "fabric/rail.hpp"
 #include "fabric/shm/rail.hpp"
+#include "fabric/verbs/driver.hpp"
+#include "fabric/verbs/rail.hpp"
 
 namespace railyard::fabric {
 
@@ -28,11 +31,14 @@ struct Bed {
   bool tcp() const { return std::string_view(provider) == "tcp"; }
   bool fences_exactly() const { return std::string_view(endpoints) == "connected" || own_shared_memory(); }
   bool own_shared_memory() const { return std::string_view(driver) == "shm"; }
+  bool verbs() const { return std::string_view(driver) == "verbs"; }
+  /// On devices of the double rather than the machine's.
+  bool doubled() const { return verbs() && std::string_view(interfaces) == "fake0"; }
 };
 
 inline Settings settings_for(const Bed& bed, std::uint32_t rails) {
   Settings settings;
-  settings.driver = "ofi";
+  settings.driver = bed.driver;
   settings.shared_memory = "off";
   settings.provider = bed.provider;
   settings.interfaces = bed.interfaces;
@@ -44,6 +50,10 @@ inline Settings settings_for(const Bed& bed, std::uint32_t rails) {
 /// Our own rail through shared memory; there is one per process, so tests open it themselves.
 inline const Bed kSingleCopy{"single_copy", "shared memory", "", "yes", true, "shm"};
 inline const Bed kRingsOnly{"rings_only", "shared memory", "", "no", true, "shm"};
+
+/// Queue pairs, on the double's devices, and on those of the machine where it has any (tests/lab/vm).
+inline const Bed kVerbsDouble{"verbs_double", "", "fake0", "connected", true, "verbs"};
+inline const Bed kVerbs{"verbs", "", "", "connected", true, "verbs"};
 
 inline Result<std::vector<std::unique_ptr<Rail>>> open_bed(const Bed& bed, std::uint32_t count) {
   if (!bed.own_shared_memory()) return open_rails(settings_for(bed, count));
@@ -59,12 +69,17 @@ inline Result<std::vector<std::unique_ptr<Rail>>> open_bed(const Bed& bed, std::
 }
 
 inline const std::vector<Bed>& beds() {
-  static const std::vector<Bed> all = {{"tcp_connected", "tcp", "lo", "connected"},
-                                       {"tcp_datagram", "tcp", "lo", "datagram"},
-                                       {"shm", "shm", "", "auto", false},
-                                       {"strict", "strict", "lo", "auto"},
-                                       kSingleCopy,
-                                       kRingsOnly};
+  static const std::vector<Bed> all = [] {
+    std::vector<Bed> some = {{"tcp_connected", "tcp", "lo", "connected"},
+                             {"tcp_datagram", "tcp", "lo", "datagram"},
+                             {"shm", "shm", "", "auto", false},
+                             {"strict", "strict", "lo", "auto"},
+                             kSingleCopy,
+                             kRingsOnly,
+                             kVerbsDouble};
+    if (discover_verbs(Settings())) some.push_back(kVerbs);
+    return some;
+  }();
   return all;
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "fabric/beds.hpp"
+#include "fabric/interface_filter.hpp"
 #include "fabric/ofi/interfaces.hpp"
 
 namespace railyard::fabric {
@@ -155,13 +156,13 @@ TEST(Discover, PrefersConnectedEndpointsAndTakesWhatTheSettingSays) {
 }
 
 TEST(InterfaceFilter, ListsAndExcludes) {
-  EXPECT_TRUE(ofi::InterfaceFilter("").takes("eth0"));
-  const ofi::InterfaceFilter some("eth0, eth1");
+  EXPECT_TRUE(InterfaceFilter("").takes("eth0"));
+  const InterfaceFilter some("eth0, eth1");
   EXPECT_TRUE(some.takes("eth0"));
   EXPECT_TRUE(some.takes("eth1"));
   EXPECT_FALSE(some.takes("eth"));
   EXPECT_FALSE(some.takes("lo"));
-  const ofi::InterfaceFilter others("^lo,docker0");
+  const InterfaceFilter others("^lo,docker0");
   EXPECT_FALSE(others.takes("lo"));
   EXPECT_FALSE(others.takes("docker0"));
   EXPECT_TRUE(others.takes("eth0"));

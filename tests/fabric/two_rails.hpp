@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
+#include <optional>
 #include <span>
 
 #include "fabric/beds.hpp"
@@ -21,6 +23,7 @@ class TwoRails : public ::testing::TestWithParam<Bed> {
     RemoteId peer = 0;
     std::vector<std::byte> memory = std::vector<std::byte>(1 << 20);
     Registration registration;
+    std::deque<PostContext> fed;  ///< receives that `feed` keeps posted
 
     LocalPiece piece(std::size_t offset, std::size_t bytes, std::size_t lane) {
       return {memory.data() + offset, bytes, registration.descriptor[lane]};
@@ -30,6 +33,7 @@ class TwoRails : public ::testing::TestWithParam<Bed> {
 
   void SetUp() override {
     strict_.forget();
+    if (GetParam().doubled()) network_.emplace();
     auto rails = open_bed(GetParam(), 2);
     ASSERT_TRUE(rails.ok()) << rails.error().text();
     ASSERT_EQ(rails->size(), 2u);
@@ -47,12 +51,15 @@ class TwoRails : public ::testing::TestWithParam<Bed> {
   void TearDown() override {
     for (Side* side : {&a_, &b_}) {
       if (!side->rail) continue;
-      if (stop_first_) side->rail->stop();
+      if (stop_first_ || !side->fed.empty()) side->rail->stop();
       side->rail->deregister_memory(side->registration);
       side->rail.reset();
     }
     EXPECT_EQ(strict_.violations(), 0u) << strict_.text();
     EXPECT_EQ(strict_.open_objects(), 0u);
+    if (!network_) return;
+    EXPECT_EQ(network_->violations(), std::vector<std::string>());
+    EXPECT_EQ(network_->alive(), 0u);
   }
 
   static void connect(Side& from, Side& to, LinkTag tag = {}) {
@@ -61,7 +68,30 @@ class TwoRails : public ::testing::TestWithParam<Bed> {
     from.peer = *peer;
   }
 
-  bool pump_until(const std::function<bool()>& done) { return pump({a_.rail.get(), b_.rail.get()}, log_, done); }
+  bool pump_until(const std::function<bool()>& done) {
+    return pump({a_.rail.get(), b_.rail.get()}, log_, [&] {
+      feed_again();
+      return done();
+    });
+  }
+  /// Keeps receives posted for writes with immediates, where those use them up.
+  static void feed(Side& side, std::size_t count) {
+    if (!side.rail->capabilities().landings_use_receives) return;
+    while (side.fed.size() < count) {
+      side.fed.emplace_back();
+      ASSERT_EQ(side.rail->receive(fodder(side), &side.fed.back()), Post::posted);
+    }
+  }
+  static LocalPiece fodder(Side& side) { return side.piece(side.memory.size() - 64, 64, kControl); }
+  void feed_again() {
+    for (; looked_at_ < log_.size(); ++looked_at_) {
+      const auto& [rail, event] = log_[looked_at_];
+      if (event.kind != Event::Kind::landed || event.context == nullptr) continue;
+      Side& side = rail == a_.rail.get() ? a_ : b_;
+      ASSERT_EQ(side.rail->receive(fodder(side), event.context), Post::posted);
+    }
+    looked_at_ = std::min(looked_at_, log_.size());
+  }
   /// Posts, polling while the answer is busy.
   Post insist(const std::function<Post()>& post) {
     Post answer = post();
@@ -104,10 +134,12 @@ class TwoRails : public ::testing::TestWithParam<Bed> {
   }
 
   StrictAccount strict_;
+  std::optional<verbs_double::Network> network_;
   Side a_;
   Side b_;
   bool stop_first_ = false;
   std::vector<std::pair<Rail*, Event>> log_;
+  std::size_t looked_at_ = 0;  ///< how much of the log `feed_again` has seen
 };
 
 }  // namespace railyard::fabric

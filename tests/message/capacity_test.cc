@@ -62,14 +62,14 @@ TEST_P(CapacityT7, SharersInLockstepSeeNothingButBackPressure) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Rails, CapacityT7,
-                         ::testing::Values(Room{"Memory", tiny(over_memory())}, Room{"Tcp2", tiny(over_tcp(2))},
+                         ::testing::Values(Room{"Memory", tiny(over_memory())}, Room{"Tcp2", tiny(over_network(2))},
                                            Room{"Strict", tiny(over_strict_provider())}),
                          [](const auto& info) { return info.param.name; });
 
 class Requests : public ::testing::Test {
  protected:
   void open(std::uint32_t eager_bytes) {
-    Settings settings = over_tcp(1);
+    Settings settings = over_network(1);
     settings.eager_bytes = eager_bytes;
     a_ = open_station(settings);
     b_ = open_station(settings);

@@ -64,7 +64,6 @@ class ChannelSchedule {
  private:
   static constexpr std::int64_t kPatience = 60'000'000'000;
   static constexpr std::int64_t kBlocked = 500'000'000;
-  static constexpr std::int64_t kLongAfterADeath = 20'000'000'000;
 
   sim::Plan draw_plan(std::uint64_t seed, sim::ScenarioOptions options) {
     if (options.ranks == 0) options.ranks = random_.chance(0.7) ? 2 : 3;
@@ -77,10 +76,6 @@ class ChannelSchedule {
     return plan;
   }
 
-  /// Who only waits for a peer does not ask after it: where the news of its death does not come through, nobody tells.
-  bool may_not_have_heard() const {
-    return !plan_.fabric.deaths.empty() && yard_->fabric.now() - last_news_ > kLongAfterADeath;
-  }
   void find(const std::string& what) { outcome_.findings.push_back(what); }
   bool stuck(const char* where) {
     if (yard_->fabric.now() - last_news_ < kPatience) return false;
@@ -139,7 +134,9 @@ class ChannelSchedule {
           note(begun);
         }
         if (random_.chance(plan_.behaviour.progress_percent / 100.0)) note(line->look());
-        if (random_.chance(close_probability_)) line->close(random_.below(2));
+        if (!random_.chance(close_probability_)) continue;
+        line->close(random_.below(2));
+        note(true);  // however long it waited
       }
       if (open_lines() == 0) ++acts;
       yard_->round();
@@ -158,7 +155,7 @@ class ChannelSchedule {
         if (line->healthy()) {
           const bool missing = line->wind_up(random_);
           if (missing || !line->idle() || !line->arrived()) all = false;
-        } else if (!line->hears_the_end() && !may_not_have_heard()) {
+        } else if (!line->hears_the_end()) {
           all = false;
         }
       }

@@ -169,7 +169,7 @@ TEST_P(ChannelTest, AMessageThatDoesNotFitIsAnErrorAtBothEndsThatNamesBothSizes)
   Request* const receive = must(pair_.in->receive(slots));
   Request* const send = must(pair_.out->send(message, 0));
   for (auto [channel, request] : {std::pair{pair_.in.get(), receive}, std::pair{pair_.out.get(), send}}) {
-    const auto done = channel->wait(request, {}, Deadline::in(std::chrono::seconds(30)));
+    const auto done = channel->wait(request, {}, Deadline::in(test_patience() * std::chrono::seconds(30)));
     ASSERT_FALSE(done);
     EXPECT_NE(done.error().text().find("100000"), std::string::npos) << done.error().text();
     EXPECT_NE(done.error().text().find("50000"), std::string::npos) << done.error().text();
@@ -181,7 +181,7 @@ TEST_P(ChannelTest, WhoeverWaitsOnAChannelThatThePeerClosedIsTold) {
   const std::array slots{ReceiveSlot{target, 0}};
   Request* const receive = must(pair_.in->receive(slots));
   pair_.out.reset();
-  const auto done = pair_.in->wait(receive, {}, Deadline::in(std::chrono::seconds(30)));
+  const auto done = pair_.in->wait(receive, {}, Deadline::in(test_patience() * std::chrono::seconds(30)));
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().status(), Status::peer_lost) << done.error().text();
 }
@@ -197,10 +197,10 @@ TEST_P(ChannelTest, NothingIsLeftWhenEverythingIsClosed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rails, ChannelTest,
-                         ::testing::Values(Bed{"Memory", over_memory()}, Bed{"Tcp1", over_tcp(1)},
-                                           Bed{"Tcp3", over_tcp(3)}, Bed{"EagerOff", without_eager(over_tcp(2))},
+                         ::testing::Values(Bed{"Memory", over_memory()}, Bed{"Tcp1", over_network(1)},
+                                           Bed{"Tcp3", over_network(3)}, Bed{"EagerOff", without_eager(over_network(2))},
                                            Bed{"EagerOffMemory", without_eager(over_memory())},
-                                           Bed{"Narrow", narrow(over_tcp(2))}, Bed{"Strict", over_strict_provider()}),
+                                           Bed{"Narrow", narrow(over_network(2))}, Bed{"Strict", over_strict_provider()}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

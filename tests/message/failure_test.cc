@@ -133,6 +133,23 @@ TEST_F(FailureT9, AChannelThatClosesWhileItsPeerIsSilentTakesItsMemoryBackInTime
   expect_no_findings();
 }
 
+TEST_F(FailureT9, AnEndThatClosedIsNotLeftWaitingForTheLastWordOfADeadPeer) {
+  Settings settings = quiet_settings();
+  settings.peer_timeout_ms = 1'000;
+  open(std::array<std::uint32_t, 2>{1, 1}, 0, settings);
+  const Ends ends = yard_->join(0, 1);
+  ASSERT_TRUE(exchange(*yard_, ends, 1));
+  yard_->close(0, *ends.out);
+  // The peer acknowledges the farewell, and ends without a word before it gives its own.
+  for (int i = 0; i < 100; ++i) {
+    yard_->pass(0);
+    yard_->at(1).engine().progress();
+    yard_->let_time_pass();
+  }
+  yard_->fabric.kill(1, fabric::sim::Death::silent);
+  EXPECT_TRUE(yard_->until([this] { return yard_->empty(); })) << "nobody asks after it";
+}
+
 TEST_F(FailureT9, AnEndThatClosesWithAReceiveUnderWayWaitsForThePeersLastWord) {
   // The peer has been granted a place and sleeps: what it begins when it wakes must still find the memory.
   open(std::array<std::uint32_t, 2>{1, 1}, 0);

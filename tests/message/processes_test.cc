@@ -148,7 +148,7 @@ class Member {
 class ProcessesT4 : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ProcessesT4, BehindOneInterfaceAreToldApart) {
-  Settings settings = GetParam() == "Memory" ? over_memory() : over_tcp(1);
+  Settings settings = GetParam() == "Memory" ? over_memory() : over_network(1);
   settings.contexts = 1;
   for (const std::uint32_t members : {2U, 5U}) {
     Board* const board = make_board();
@@ -215,7 +215,7 @@ bool echo(Board& board, std::uint32_t me, const Settings& settings) {
 class ProcessesT9 : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ProcessesT9, AKilledPeerIsToldToEachOfItsChannelsAndTheOthersGoOn) {
-  Settings settings = GetParam() == "Memory" ? over_memory() : over_tcp(2);
+  Settings settings = GetParam() == "Memory" ? over_memory() : over_network(2);
   settings.log = "error";
   Board* const board = make_board();
   const pid_t victim = start([&] { return echo(*board, 0, settings); });
@@ -256,11 +256,11 @@ TEST_P(ProcessesT9, AKilledPeerIsToldToEachOfItsChannelsAndTheOthersGoOn) {
     ASSERT_EQ(::kill(victim, SIGKILL), 0);
     const auto killed_at = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < kChannels / 2; ++i) {
-      const auto done = channels[0][i]->wait(waiting[i], {}, Deadline::in(std::chrono::seconds(10)));
+      const auto done = channels[0][i]->wait(waiting[i], {}, Deadline::in(test_patience() * std::chrono::seconds(10)));
       ASSERT_FALSE(done);
       EXPECT_EQ(done.error().status(), Status::peer_lost) << done.error().text();
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - killed_at, std::chrono::seconds(10));
+    EXPECT_LT(std::chrono::steady_clock::now() - killed_at, test_patience() * std::chrono::seconds(10));
     for (std::size_t i = kChannels / 2; i < kChannels; ++i) {
       const auto sent = channels[0][i]->send(message, 0);
       ASSERT_FALSE(sent);

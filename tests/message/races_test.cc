@@ -48,7 +48,7 @@ void open_use_and_close(Station& a, Station& b, std::uint64_t seed, int times) {
 class RacesT5 : public ::testing::TestWithParam<std::string> {
  protected:
   static Settings settings() {
-    Settings settings = GetParam() == "Memory" ? over_memory() : over_tcp(2);
+    Settings settings = GetParam() == "Memory" ? over_memory() : over_network(2);
     settings.contexts = GetParam() == "TwoContexts" ? 2 : 1;
     return settings;
   }
@@ -140,8 +140,8 @@ TEST_P(RacesT5, TheTwoEndsMayCloseAtTheSameTimeWithMessagesUnderWay) {
 }
 
 TEST(RacesT5Station, MayEndWithChannelsOpenAndItsPeerIsTold) {
-  auto a = open_station(over_tcp(1));
-  const auto b = open_station(over_tcp(1));
+  auto a = open_station(over_network(1));
+  const auto b = open_station(over_network(1));
   ChannelPair pair = connect(*a, *b);
   ASSERT_TRUE(pair.out && pair.in);
   carry(*pair.out, *pair.in, 5000, 1);
@@ -150,7 +150,7 @@ TEST(RacesT5Station, MayEndWithChannelsOpenAndItsPeerIsTold) {
   Request* const receive = must(pair.in->receive(slots));
   pair.out->close();
   a.reset();
-  const auto done = pair.in->wait(receive, {}, Deadline::in(std::chrono::seconds(20)));
+  const auto done = pair.in->wait(receive, {}, Deadline::in(test_patience() * std::chrono::seconds(20)));
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().status(), Status::peer_lost) << done.error().text();
 }

@@ -97,6 +97,12 @@ TEST(ChannelSchedule, APeerThatDiesIsToldOfAndNobodyElseIsHarmed) {
   EXPECT_GT(totals.deaths, kSeeds / 40);
 }
 
+// 1918: an end that had closed waited for the farewell of a peer that died in silence. 1976: a process died within its
+// own close. 2823: a slow rail was given up as stuck in every one of its lives.
+TEST(ChannelSchedule, SeedsThatFailedOnceDoSoNoMore) {
+  for (const std::uint64_t seed : {1918U, 1976U, 2823U}) run_all(seed, 1);
+}
+
 TEST(ChannelSchedule, TheSameSeedReplaysExactly) {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     EXPECT_EQ(run_channels(seed).digest, run_channels(seed).digest) << seed;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <fstream>
 #include <numeric>
 #include <set>
@@ -18,8 +19,22 @@
 namespace railyard {
 namespace {
 
+/// Queue pairs that the kernel says this process has, but for the one of each rail that carries its letters.
+std::size_t queue_pairs() {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> table(::popen("rdma resource show qp", "r"), &::pclose);
+  const std::string own = " pid " + std::to_string(::getpid()) + " ";
+  std::array<char, 1024> line{};
+  std::size_t count = 0;
+  while (std::fgets(line.data(), line.size(), table.get()) != nullptr) {
+    const std::string text = line.data();
+    if (text.find(own) != std::string::npos && text.find(" type RC ") != std::string::npos) ++count;
+  }
+  return count;
+}
+
 /// Connections of this process: each established TCP socket is one libfabric endpoint of a link's lane.
 std::size_t connections() {
+  if (on_verbs()) return queue_pairs();
   std::set<std::string> established;
   std::ifstream table("/proc/self/net/tcp");
   std::string line;
@@ -51,7 +66,8 @@ class SharingT1 : public ::testing::TestWithParam<Count> {};
 
 TEST_P(SharingT1, LinksAreAsManyAsTheFormulaSaysAndNoneIsLeft) {
   const auto [channels, shared_links, rails] = GetParam();
-  Settings settings = over_tcp(rails);
+  Settings settings = over_network(rails);
+  settings.rails = rails;
   settings.shared_links = shared_links;
   settings.contexts = 1;
   const auto a = open_station(settings);
@@ -71,8 +87,8 @@ TEST_P(SharingT1, LinksAreAsManyAsTheFormulaSaysAndNoneIsLeft) {
   EXPECT_EQ(a->statistics().private_routes, shared_links == 0 ? channels : 0);
   EXPECT_EQ(a->statistics().channels, channels);
   // A set of links has one each way for every pair of rails (`rails` of them), each with a connection for bulk data and
-  // one for messages; and of a connection both ends are in this process.
-  const std::size_t expected = std::size_t{routes} * rails * 2 * 2 * 2;
+  // one for messages, or one queue pair for all four; and of a connection both ends are in this process.
+  const std::size_t expected = std::size_t{routes} * rails * (on_verbs() ? 1 : 4) * 2;
   EXPECT_TRUE(eventually([&] { return connections() - before == expected; }))
       << connections() - before << " connections, not " << expected;
   for (const ChannelPair& pair : pairs) {
@@ -85,7 +101,8 @@ TEST_P(SharingT1, LinksAreAsManyAsTheFormulaSaysAndNoneIsLeft) {
 }
 INSTANTIATE_TEST_SUITE_P(Counts, SharingT1,
                          ::testing::Values(Count{1, 1, 1}, Count{16, 1, 1}, Count{16, 2, 1}, Count{16, 4, 2},
-                                           Count{3, 4, 1}, Count{4, 0, 1}, Count{3, 0, 2}, Count{64, 1, 3}),
+                                           Count{3, 4, 1}, Count{4, 0, 1}, Count{3, 0, 2}, Count{64, 1, 3}, Count{64, 2, 2},
+                                           Count{64, 4, 2}),
                          [](const auto& info) {
                            return std::to_string(info.param.channels) + "ChannelsOn" +
                                   std::to_string(info.param.shared_links) + "LinksOver" +
@@ -93,8 +110,8 @@ INSTANTIATE_TEST_SUITE_P(Counts, SharingT1,
                          });
 
 TEST(SharingT1Classes, ChannelsOfDifferentServiceClassesNeverShareALink) {
-  const auto a = open_station(over_tcp(1));
-  const auto b = open_station(over_tcp(1));
+  const auto a = open_station(over_network(1));
+  const auto b = open_station(over_network(1));
   std::vector<ChannelPair> pairs;
   for (const std::uint32_t service_class : {0U, 1U, 0U, 1U, 2U}) {
     pairs.push_back(connect(*a, *b, {.service_class = service_class}));
@@ -196,7 +213,7 @@ TEST_P(SharingT3, WhoeverPollsMovesEverybodyAndNobodyGetsWhatIsAnothers) {
   constexpr std::uint64_t kMessages = 60;
 #endif
   constexpr std::uint32_t kChannels = 32;
-  const Settings settings = GetParam() == "Memory" ? over_memory() : over_tcp(2);
+  const Settings settings = GetParam() == "Memory" ? over_memory() : over_network(2);
   const auto a = open_station(settings);
   const auto b = open_station(settings);
   std::vector<ChannelPair> pairs;
@@ -209,7 +226,7 @@ TEST_P(SharingT3, WhoeverPollsMovesEverybodyAndNobodyGetsWhatIsAnothers) {
   }
   ASSERT_EQ(pairs[0].out->statistics().sharers, kChannels);
   Random random(7);
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto until = std::chrono::steady_clock::now() + test_patience() * std::chrono::seconds(60);
   const auto all_done = [&] {
     return std::ranges::all_of(floods, [&](const auto& each) { return each->done(kMessages); });
   };
@@ -272,8 +289,8 @@ double jain(std::span<const std::uint64_t> shares) {
 }
 
 TEST(SharingT10, EqualsOnOneLinkGetEqualShares) {
-  const auto a = open_station(over_tcp(1));
-  const auto b = open_station(over_tcp(1));
+  const auto a = open_station(over_network(1));
+  const auto b = open_station(over_network(1));
   std::vector<ChannelPair> pairs;
   std::vector<std::unique_ptr<Stream>> streams;
   for (int i = 0; i < 16; ++i) {
@@ -281,7 +298,7 @@ TEST(SharingT10, EqualsOnOneLinkGetEqualShares) {
     ASSERT_TRUE(pairs.back().out && pairs.back().in);
   }
   for (auto& pair : pairs) streams.push_back(std::make_unique<Stream>(pair, 64 * 1024, 16));
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(800);
+  const auto until = std::chrono::steady_clock::now() + test_patience() * std::chrono::milliseconds(800);
   while (std::chrono::steady_clock::now() < until) {
     for (auto& stream : streams) stream->turn();
   }
@@ -293,8 +310,8 @@ TEST(SharingT10, EqualsOnOneLinkGetEqualShares) {
 }
 
 TEST(SharingT10, MiceBesideAnElephantGoOnAndGetEqualShares) {
-  const auto a = open_station(over_tcp(1));
-  const auto b = open_station(over_tcp(1));
+  const auto a = open_station(over_network(1));
+  const auto b = open_station(over_network(1));
   std::vector<ChannelPair> pairs;
   for (int i = 0; i < 16; ++i) {
     pairs.push_back(connect(*a, *b));
@@ -305,7 +322,7 @@ TEST(SharingT10, MiceBesideAnElephantGoOnAndGetEqualShares) {
     std::unique_ptr<Stream> elephant;
     if (with_elephant) elephant = std::make_unique<Stream>(pairs[0], 8 << 20U, 4);
     for (std::size_t i = 1; i < pairs.size(); ++i) mice.push_back(std::make_unique<Stream>(pairs[i], 64, 1));
-    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+    const auto until = std::chrono::steady_clock::now() + test_patience() * std::chrono::milliseconds(500);
     while (std::chrono::steady_clock::now() < until) {
       if (elephant) elephant->turn();
       for (auto& mouse : mice) mouse->turn();

@@ -147,7 +147,7 @@ TEST_P(SizesT11, ASizeOver4GiBThatDoesNotFitIsNamedInFull) {
   Request* const receive = must(pair_.in->receive(slots));
   Request* const send = must(pair_.out->send(source.bytes(), 0));
   for (auto [channel, request] : {std::pair{pair_.in.get(), receive}, std::pair{pair_.out.get(), send}}) {
-    const auto done = channel->wait(request, {}, Deadline::in(std::chrono::seconds(30)));
+    const auto done = channel->wait(request, {}, Deadline::in(test_patience() * std::chrono::seconds(30)));
     ASSERT_FALSE(done);
     EXPECT_NE(done.error().text().find("5368709120 bytes"), std::string::npos) << done.error().text();
     EXPECT_NE(done.error().text().find("100000 bytes"), std::string::npos) << done.error().text();
@@ -155,7 +155,7 @@ TEST_P(SizesT11, ASizeOver4GiBThatDoesNotFitIsNamedInFull) {
   pair_ = {};  // before its memory
 }
 
-INSTANTIATE_TEST_SUITE_P(Rails, SizesT11, ::testing::Values(Bed{"Memory", over_memory()}, Bed{"Tcp2", over_tcp(2)}),
+INSTANTIATE_TEST_SUITE_P(Rails, SizesT11, ::testing::Values(Bed{"Memory", over_memory()}, Bed{"Tcp2", over_network(2)}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "rails.hpp"
 #include "railyard/channel.hpp"
 
 namespace railyard {
@@ -19,25 +20,20 @@ namespace railyard {
 /// libfabric looks for providers once, at its first use: before any test.
 inline const bool kStrictProviderCanBeFound = ::setenv("FI_PROVIDER_PATH", RAILYARD_STRICT_PROVIDER_DIR, 1) == 0;
 
-inline Settings over_memory() {
-  Settings settings;
-  settings.provider = "tcp";
-  settings.interfaces = "lo";
-  return settings;
-}
-inline Settings over_tcp(std::uint32_t rails) {
-  Settings settings;
-  settings.provider = "tcp";
-  settings.interfaces = "lo";
-  settings.rails = rails;
+inline Settings over_memory() { return test_rails(0); }
+inline Settings over_network(std::uint32_t rails) {
+  Settings settings = test_rails(rails);
   settings.shared_memory = "off";
   return settings;
 }
 
 /// A provider that binds every registration to one endpoint and lets nothing pass (tests/doubles).
 inline Settings over_strict_provider() {
-  Settings settings = over_tcp(1);
+  Settings settings;
   settings.provider = "strict";
+  settings.interfaces = "lo";
+  settings.rails = 1;
+  settings.shared_memory = "off";
   return settings;
 }
 
@@ -59,7 +55,7 @@ inline ChannelPair connect(Station& from, Station& to, const ConnectOptions& opt
   EXPECT_TRUE(listener) << listener.error().text();
   if (!listener) return pair;
   Handle handle = (*listener)->handle();
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto until = std::chrono::steady_clock::now() + test_patience() * std::chrono::seconds(30);
   while ((!pair.out || !pair.in) && std::chrono::steady_clock::now() < until) {
     if (!pair.out) {
       auto out = from.connect(handle, options);
@@ -74,14 +70,14 @@ inline ChannelPair connect(Station& from, Station& to, const ConnectOptions& opt
       pair.in = std::move(*in);
     }
   }
-  EXPECT_TRUE(pair.out && pair.in) << "no channel within 30 s";
+  EXPECT_TRUE(pair.out && pair.in) << "no channel in time";
   return pair;
 }
 
 /// Waits for something that other threads bring about.
 template <typename Done>
 bool eventually(Done&& done, std::chrono::milliseconds patience = std::chrono::seconds(20)) {
-  const auto until = std::chrono::steady_clock::now() + patience;
+  const auto until = std::chrono::steady_clock::now() + test_patience() * patience;
   while (!done()) {
     if (std::chrono::steady_clock::now() > until) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -120,7 +116,7 @@ inline Request* must(Result<Request*> request) {
 
 inline bool waited(Channel& channel, Request* request, std::span<std::uint64_t> sizes = {}) {
   if (request == nullptr) return false;
-  auto done = channel.wait(request, sizes, Deadline::in(std::chrono::seconds(60)));
+  auto done = channel.wait(request, sizes, Deadline::in(test_patience() * std::chrono::seconds(60)));
   EXPECT_TRUE(done) << done.error().text();
   return static_cast<bool>(done);
 }

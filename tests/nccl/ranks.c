@@ -22,6 +22,11 @@ void fail_at(const char *file, int line, const char *format, ...) {
   _exit(1);
 }
 
+bool given_long(void) {
+  const char *const given = getenv("TEST_LONG");
+  return given != NULL && strcmp(given, "1") == 0;
+}
+
 uint64_t now_ns(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);

@@ -66,6 +66,43 @@ TEST(SimCommand, MeasuresMemoryForEachSize) {
   EXPECT_GT(rows[1]["bytes_per_active_peer"].number(), 0);
 }
 
+/// Every channel is opened and every link counted; that the sum is peers x rails x m is what sharing promises.
+TEST(SimCommand, CountsTheQueuePairsOfOneRank) {
+  const ScratchFolder scratch;
+  const std::string picture = scratch.file("queue-pairs.svg");
+  const Outcome run =
+      railyard_command({"sim", "--queue-pairs", "--ranks", "16,48", "--rails", "2", "--json", "-", "--svg", picture});
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  const auto json = JsonReader::read(run.output.substr(run.output.find('{')));
+  ASSERT_TRUE(json.has_value()) << run.output;
+  double same_place = 0;
+  for (const auto& row : (*json)["rows"].array()) {
+    const double peers = row["peers"].number();
+    const double channels = row["channels"].number();
+    const double shared = row["shared_links"].number();
+    EXPECT_EQ(peers, row["same_place"].flag() ? row["ranks"].number() / 8 - 1 : row["ranks"].number() - 8);
+    EXPECT_EQ(row["queue_pairs"].number(), peers * 2 * shared);
+    EXPECT_EQ(row["links"].number(), 2 * row["queue_pairs"].number()) << "one each way";
+    EXPECT_EQ(row["nccl"].number(), peers * 2 * channels * 2);
+    EXPECT_EQ(row["nccl_with_flush"].number(), peers * 2 * channels * 3);
+    EXPECT_EQ(row["anp"].number(), peers * 2 * shared * 2);
+    EXPECT_EQ(row["anp_with_flush"].number(), peers * 2 * (shared * 2 + channels));
+    same_place += row["same_place"].flag() ? 1 : 0;
+  }
+  EXPECT_EQ(same_place, 2) << "one for each size";
+  EXPECT_THAT(read_file(picture), AllOf(HasSubstr("<svg"), HasSubstr("NCCL"), HasSubstr("ANP")));
+}
+
+TEST(SimCommand, SaysWhichJobsHaveNoQueuePairsToCount) {
+  const Outcome odd = railyard_command({"sim", "--queue-pairs", "--ranks", "20"});
+  EXPECT_EQ(odd.exit_code, 2);
+  EXPECT_THAT(odd.errors, AllOf(HasSubstr("20 ranks"), HasSubstr("multiple of 8")));
+  const Outcome small = railyard_command({"sim", "--queue-pairs", "--ranks", "8"});
+  EXPECT_EQ(small.exit_code, 2);
+  EXPECT_THAT(small.errors, HasSubstr("from 16 to 4096"));
+  EXPECT_EQ(railyard_command({"sim", "--queue-pairs", "--memory"}).exit_code, 2);
+}
+
 TEST(SimCommand, WithoutFencesItFindsGhosts) {
   const Outcome run =
       railyard_command({"sim", "--schedules", "400", "--faults", "late-packets", "--no-fence", "--json", "-"});

@@ -135,6 +135,7 @@ TEST(Misuse, UnknownProviderAndNoRailAreNamed) {
 
 TEST(Misuse, AWorldOfOneNeedsNoLauncher) {
   Settings settings = loopback_settings(2);
+  settings.rails = 2;
   WorldOptions options;
   options.settings = &settings;
   auto world = must(World::open(options));

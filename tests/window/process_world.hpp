@@ -1,4 +1,4 @@
-/// Several ranks as processes of their own, forked by the test, over real libfabric rails on loopback.
+/// Several ranks as processes of their own, forked by the test, over real rails (tests/rails.hpp).
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-/// Several ranks as threads of one test process, over real libfabric rails on loopback, met through a bootstrap that
-/// the test passes in.
+/// Several ranks as threads of one test process, over real rails (tests/rails.hpp), met through a bootstrap that the test
+/// passes in.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "rails.hpp"
 #include "railyard/window.hpp"
 
 namespace railyard {
@@ -66,12 +67,9 @@ class ThreadBootstrap final : public Bootstrap {
 
 /// Everything goes over the rails.
 inline Settings loopback_settings(std::uint32_t rails) {
-  Settings settings;
+  Settings settings = test_rails(rails);
   settings.shared_memory = "off";
-  settings.provider = "tcp";
-  settings.interfaces = "lo";
-  settings.rails = rails;
-  settings.timeout_ms = 60000;
+  settings.timeout_ms *= 2;
   return settings;
 }
 

@@ -16,7 +16,9 @@
 #include "json.hpp"
 #include "sim/campaign.hpp"
 #include "sim/memory_use.hpp"
+#include "sim/queue_pairs.hpp"
 #include "sim_goodput.hpp"
+#include "sim_queue_pairs.hpp"
 #include "text.hpp"
 
 namespace railyard::tool {
@@ -26,6 +28,7 @@ namespace {
 constexpr std::uint32_t kMostScheduleRanks = 256;
 constexpr std::uint32_t kMostMemoryRanks = 16'384;
 constexpr std::uint32_t kMostGoodputRanks = 4'096;
+constexpr std::uint32_t kMostQueuePairRanks = 4'096;
 constexpr std::uint32_t kMostRails = 16;
 constexpr std::uint64_t kMostSchedules = 1'000'000'000;
 
@@ -38,6 +41,7 @@ struct SimOptions {
   std::uint32_t operations = 0;
   bool memory = false;
   bool goodput = false;
+  bool queue_pairs = false;
   bool no_fence = false;
   std::string json;
   std::string svg;
@@ -50,7 +54,8 @@ std::string footer() {
       "  railyard sim --schedules 1 --seed 77               one schedule again, exactly\n"
       "  railyard sim --faults reorder,busy --ranks 16      these faults only, in a larger world\n"
       "  railyard sim --memory --ranks 64,512,4096          bytes per peer\n"
-      "  railyard sim --goodput --svg goodput.svg           what failing rails cost a large world\n\n"
+      "  railyard sim --goodput --svg goodput.svg           what failing rails cost a large world\n"
+      "  railyard sim --queue-pairs --ranks 256,512         what a large job costs a NIC\n\n"
       "Fault kinds (comma list); by default each schedule draws some of them:\n  none: an orderly network";
   for (const auto& kind : fabric::sim::fault_kinds()) text += fmt::format("\n  {}: {}", kind.name, kind.meaning);
   return text;
@@ -159,7 +164,8 @@ int run_schedules_command(const SimOptions& options) {
   const auto ranks = parse_ranks(options.ranks, 1, kMostScheduleRanks);
   if (!ranks) return report_error("sim", ranks.error());
   if (ranks->size() > 1) {
-    return report_error("sim", Error(Status::invalid, "--ranks: a list of numbers goes with --memory only"));
+    return report_error("sim",
+                        Error(Status::invalid, "--ranks: a list of numbers goes with --memory or --queue-pairs"));
   }
   scenario.ranks = ranks->empty() ? 0 : ranks->front();
   scenario.rails = options.rails;
@@ -245,6 +251,13 @@ int run_goodput(const SimOptions& options) {
   return run_goodput_command(goodput, options.json, options.svg);
 }
 
+int run_queue_pairs(const SimOptions& options) {
+  const auto ranks = parse_ranks(options.ranks.empty() ? "256,512,1024,2048,4096" : options.ranks,
+                                 2 * sim::kRanksPerNode, kMostQueuePairRanks);
+  if (!ranks) return report_error("sim", ranks.error());
+  return run_queue_pairs_command(*ranks, std::max(options.rails, 1U), options.json, options.svg);
+}
+
 int run(const SimOptions& options) {
   if (options.rails > kMostRails) {
     return report_error("sim",
@@ -254,12 +267,13 @@ int run(const SimOptions& options) {
     if (file.empty()) continue;
     if (auto writable = check_writable(file); !writable) return report_error("sim", writable.error());
   }
-  if (!options.svg.empty() && !options.goodput) {
-    return report_error("sim", Error(Status::invalid, "--svg: the curve is that of --goodput"));
+  if (!options.svg.empty() && !options.goodput && !options.queue_pairs) {
+    return report_error("sim", Error(Status::invalid, "--svg: a picture is drawn by --goodput and by --queue-pairs"));
   }
   // What a simulated network does to the library is no news, unless one schedule is run again to see it.
   set_log_level(options.schedules == 1 ? LogLevel::debug : LogLevel::error);
   if (options.goodput) return run_goodput(options);
+  if (options.queue_pairs) return run_queue_pairs(options);
   return options.memory ? run_memory_command(options) : run_schedules_command(options);
 }
 
@@ -275,15 +289,21 @@ void add_sim_command(CLI::App& app, int& exit_code) {
   command->add_option("--seed", options->seed, "Seed of the first; each next one has the next seed")
       ->capture_default_str();
   command->add_option("--faults", options->faults, "What goes wrong: a comma list, or none; see below");
-  command->add_option("--ranks", options->ranks, "Ranks of every schedule; with --memory a comma list (drawn: 2 to 6)");
+  command->add_option("--ranks", options->ranks,
+                      "Ranks of every schedule (drawn: 2 to 6); with --memory and --queue-pairs a comma list");
   command->add_option("--rails", options->rails, "Rails of every rank (drawn: 1 to 4)");
   command->add_option("--operations", options->operations,
                       "Operations of every schedule (drawn: 40 to 240, some 2500)");
-  command->add_flag("--memory", options->memory,
-                    "Measure memory per peer instead, by default for 64, 512 and 4096 ranks");
-  command->add_flag("--goodput", options->goodput,
-                    "Measure what failing rails cost instead, by default with 1024 ranks of 4 rails");
-  command->add_option("--svg", options->svg, "Draw the curve of --goodput to this file");
+  CLI::Option* memory = command->add_flag("--memory", options->memory,
+                                          "Measure memory per peer instead, by default for 64, 512 and 4096 ranks");
+  CLI::Option* goodput = command->add_flag(
+      "--goodput", options->goodput, "Measure what failing rails cost instead, by default with 1024 ranks of 4 rails");
+  command
+      ->add_flag("--queue-pairs", options->queue_pairs,
+                 "Count the queue pairs of one rank instead, by default for 256 to 4096 ranks of 1 rail")
+      ->excludes(memory)
+      ->excludes(goodput);
+  command->add_option("--svg", options->svg, "Draw the picture of --goodput or --queue-pairs to this file");
   // In the manual page only: a world without fences is for those who want to see what fences are for.
   command->add_flag("--no-fence", options->no_fence, "Fences shut nothing out, to see what they are for");
   command->add_option("--json", options->json, "Write the result to this file (- is the standard output)");

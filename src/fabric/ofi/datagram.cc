@@ -3,7 +3,9 @@
 #include "fabric/ofi/datagram.hpp"
 
 #include <fmt/format.h>
+#include <sched.h>
 
+#include <array>
 #include <utility>
 
 #include "fabric/ofi/address.hpp"
@@ -31,7 +33,19 @@ Result<std::unique_ptr<Rail>> DatagramRail::open(const RailOffer& offer, const C
 
 DatagramRail::~DatagramRail() { DatagramRail::stop(); }
 
+/// A provider may refuse to close a registration that a transmit uses, and with it all that it belongs to. Most end
+/// within a few looks; one to a peer that is gone may not end at all.
+void DatagramRail::let_transmits_end() {
+  std::array<Event, 16> dropped;
+  for (int look = 0; look < kLastLooks; ++look) {
+    if (part(Lane::control).outstanding == 0 && part(Lane::data).outstanding == 0) return;
+    for (LaneParts& lane : lanes_) read_queue(lane, dropped);
+    ::sched_yield();
+  }
+}
+
 void DatagramRail::stop() {
+  if (!stopped_ && broken_ == 0) let_transmits_end();
   stopped_ = true;
   if (broken_ == 0) broken_ = FI_ESHUTDOWN;
   close_registrations();

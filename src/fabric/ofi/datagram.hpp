@@ -36,6 +36,7 @@ class DatagramRail final : public OfiRail {
  private:
   static constexpr unsigned kIdleLook = 16;     ///< an idle data lane is looked at every so many polls
   static constexpr unsigned kWarmLooks = 1024;  ///< polls that a data lane counts as busy after its last event
+  static constexpr int kLastLooks = 1000;       ///< at transmits under way before their registrations are closed
 
   struct LaneParts {
     Fid<fid_cq> queue;
@@ -55,6 +56,7 @@ class DatagramRail final : public OfiRail {
   Result<fi_addr_t> insert_address(Lane lane, const std::vector<std::byte>& name);
 
   bool known(RemoteId remote) const { return remote < remotes_.size() && remotes_[remote].lane[0] != FI_ADDR_NOTAVAIL; }
+  void let_transmits_end();
   Post settle(LaneParts& lane, ssize_t code, const char* operation);
   bool look_at_data_lane();
   std::size_t read_lanes(std::span<Event> events);

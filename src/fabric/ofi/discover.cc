@@ -10,6 +10,7 @@
 #include <map>
 
 #include "base/nearest.hpp"
+#include "fabric/interface_filter.hpp"
 #include "fabric/ofi/driver.hpp"
 #include "fabric/ofi/info.hpp"
 #include "fabric/ofi/interfaces.hpp"

@@ -1,0 +1,132 @@
+#include "fabric/verbs/address.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace railyard::fabric::verbs {
+
+namespace {
+
+constexpr std::uint32_t kAddressMagic = 0x56415952;  // "RYAV"
+constexpr std::uint32_t kLetterMagic = 0x4c565952;   // "RYVL"
+constexpr std::uint16_t kVersion = 1;
+
+}  // namespace
+
+bool RailAddress::operator==(const RailAddress& other) const {
+  return name == other.name && std::memcmp(gid.raw, other.gid.raw, sizeof gid.raw) == 0 && lid == other.lid &&
+         infiniband == other.infiniband && queue_pair == other.queue_pair && queue_key == other.queue_key &&
+         witness == other.witness;
+}
+
+void RailAddress::write(ByteWriter& writer) const {
+  writer.u64(name);
+  writer.raw(std::as_bytes(std::span(gid.raw)));
+  writer.u16(lid);
+  writer.u8(infiniband ? 1 : 0);
+  writer.u32(queue_pair);
+  writer.u32(queue_key);
+  writer.u16(witness);
+}
+
+RailAddress RailAddress::read(ByteReader& reader) {
+  RailAddress address;
+  address.name = reader.u64();
+  const auto gid = reader.raw(sizeof address.gid.raw);
+  if (!gid.empty()) std::memcpy(address.gid.raw, gid.data(), gid.size());
+  address.lid = reader.u16();
+  address.infiniband = reader.u8() != 0;
+  address.queue_pair = reader.u32();
+  address.queue_key = reader.u32();
+  address.witness = reader.u16();
+  return address;
+}
+
+std::vector<std::byte> RailAddress::pack() const {
+  ByteWriter writer;
+  writer.u32(kAddressMagic);
+  writer.u16(kVersion);
+  write(writer);
+  return writer.take();
+}
+
+Result<RailAddress> RailAddress::parse(std::span<const std::byte> bytes, bool infiniband, const std::string& rail) {
+  ByteReader reader(bytes);
+  if (reader.u32() != kAddressMagic)
+    return Error(Status::invalid, fmt::format("{}: a peer's rail address is no address of the verbs driver: set "
+                                              "RAILYARD_DRIVER alike on all ranks",
+                                              rail));
+  if (const auto version = reader.u16(); version != kVersion)
+    return Error(Status::version_mismatch,
+                 fmt::format("{}: a peer's rail address has version {}, this library speaks {}: use the same release "
+                             "on all ranks",
+                             rail, version, kVersion));
+  const RailAddress address = read(reader);
+  if (!reader.done() || address.queue_pair == 0)
+    return Error(Status::invalid, fmt::format("{}: a peer's rail address is malformed", rail));
+  if (address.infiniband != infiniband)
+    return Error(Status::invalid,
+                 fmt::format("{}: a peer's rail is on {}, this one on {}: they do not reach each other", rail,
+                             address.infiniband ? "InfiniBand" : "Ethernet", infiniband ? "InfiniBand" : "Ethernet"));
+  return address;
+}
+
+std::vector<std::byte> Letter::pack() const {
+  ByteWriter writer;
+  writer.u32(kLetterMagic);
+  writer.u16(kVersion);
+  writer.u8(static_cast<std::uint8_t>(kind));
+  writer.u8(static_cast<std::uint8_t>(reason));
+  from.write(writer);
+  writer.u64(here);
+  writer.u64(there);
+  writer.u8(tagged ? 1 : 0);
+  writer.u64(tag.id);
+  writer.u32(tag.epoch);
+  writer.u64(tag.facing);
+  writer.u32(end.queue_pair);
+  writer.u32(end.first_packet);
+  writer.u8(end.mtu);
+  writer.u8(end.reads);
+  writer.u32(end.ece_vendor);
+  writer.u32(end.ece_options);
+  writer.u32(end.ece_mask);
+  return writer.take();
+}
+
+std::optional<Letter> Letter::parse(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  if (reader.u32() != kLetterMagic || reader.u16() != kVersion) return std::nullopt;
+  Letter letter;
+  const std::uint8_t kind = reader.u8();
+  const std::uint8_t reason = reader.u8();
+  letter.kind = static_cast<Kind>(kind);
+  letter.reason = static_cast<Reason>(reason);
+  letter.from = RailAddress::read(reader);
+  letter.here = reader.u64();
+  letter.there = reader.u64();
+  letter.tagged = reader.u8() != 0;
+  letter.tag.id = reader.u64();
+  letter.tag.epoch = reader.u32();
+  letter.tag.facing = reader.u64();
+  letter.end.queue_pair = reader.u32();
+  letter.end.first_packet = reader.u32();
+  letter.end.mtu = reader.u8();
+  letter.end.reads = reader.u8();
+  letter.end.ece_vendor = reader.u32();
+  letter.end.ece_options = reader.u32();
+  letter.end.ece_mask = reader.u32();
+  if (!reader.done() || kind < static_cast<std::uint8_t>(Kind::call) || kind > static_cast<std::uint8_t>(Kind::here) ||
+      reason > static_cast<std::uint8_t>(Reason::unknown) || letter.from.queue_pair == 0)
+    return std::nullopt;
+  // What a queue pair is brought up with.
+  if ((letter.kind == Kind::call || letter.kind == Kind::answer) &&
+      (letter.end.queue_pair == 0 || letter.end.queue_pair > 0xffffff || letter.end.first_packet > 0xffffff ||
+       letter.end.mtu < IBV_MTU_256 || letter.end.mtu > IBV_MTU_4096))
+    return std::nullopt;
+  return letter;
+}
+
+}  // namespace railyard::fabric::verbs

@@ -1,0 +1,84 @@
+/// What the device says of itself: ports that come and go, queue pairs that break, its own end.
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/log.hpp"
+#include "fabric/verbs/rail.hpp"
+
+namespace railyard::fabric::verbs {
+
+void VerbsRail::look_at_device() {
+  ibv_async_event event{};
+  while (!gone_ && library_->get_async_event(context_.get(), &event) == 0) {
+    // Acknowledged before it is acted on: a queue pair cannot go while an event of it is open.
+    const ibv_async_event copy = event;
+    library_->ack_async_event(&event);
+    take_device_event(copy);
+  }
+}
+
+/// A device whose driver is being removed says nothing and goes on working, while the removal waits for its users: it
+/// is known by its place in /sys, which is empty at once.
+void VerbsRail::look_for_device() {
+  if (gone_ || !in_system_ || ::access(context_->device->ibdev_path, F_OK) == 0) return;
+  log_error("{}: the device has gone", name_);
+  device_gone();
+}
+
+void VerbsRail::take_device_event(const ibv_async_event& event) {
+  const auto tell = [this](Event::Kind kind) {
+    Event one;
+    one.kind = kind;
+    pending_.push(one);
+  };
+  switch (event.event_type) {
+    case IBV_EVENT_PORT_ERR:
+      if (event.element.port_num == port_.number) tell(Event::Kind::rail_down);
+      break;
+    case IBV_EVENT_PORT_ACTIVE:
+      if (event.element.port_num == port_.number) tell(Event::Kind::rail_up);
+      break;
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+      if (auto* const pair = static_cast<Pair*>(event.element.qp->qp_context); pair != nullptr) pair->last_taken = true;
+      break;
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_PATH_MIG_ERR:
+      if (auto* const pair = static_cast<Pair*>(event.element.qp->qp_context); pair != nullptr)
+        pair_failed(*pair, kQueuePairFault, false);
+      break;
+    case IBV_EVENT_CQ_ERR:
+    case IBV_EVENT_SRQ_ERR:
+    case IBV_EVENT_DEVICE_FATAL:
+      log_error("{}: {}", name_,
+                event.event_type == IBV_EVENT_DEVICE_FATAL ? "the device has gone" : "a queue of the device failed");
+      device_gone();
+      break;
+    default:
+      break;  // addresses and tables that change: links that stand do not mind
+  }
+}
+
+/// Every link is lost, every context comes back, and the device is let go of: its driver may be waiting for that.
+void VerbsRail::device_gone() {
+  gone_ = true;
+  for (RemoteId remote = 0; remote < links_.size(); ++remote) {
+    if (links_[remote].state == Link::State::free) continue;
+    lose(remote, kDeviceGone, false);
+    links_[remote].pair = nullptr;
+  }
+  for (Slot& slot : slots_) {
+    if (!slot.pair) continue;
+    if (slot.pair->state != Pair::State::closing) slot.pair->leaves = slot.pair->guest;
+    slot.pair->pair.reset();
+    forget_pair(*slot.pair);
+  }
+  Event event;
+  event.kind = Event::Kind::rail_down;
+  pending_.push(event);
+  close_device();
+}
+
+}  // namespace railyard::fabric::verbs

@@ -1,0 +1,254 @@
+#include "fabric/verbs/rail.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/entropy.hpp"
+#include "fabric/verbs/driver.hpp"
+
+namespace railyard::fabric::verbs {
+
+namespace {
+
+/// What a rail would like; a device may grant less.
+constexpr std::uint32_t kDepth = 256;          // work requests of a queue pair
+constexpr std::uint32_t kReceives = 1024;      // of the shared receive queue
+constexpr std::uint32_t kTransmits = 16384;    // work requests of all queue pairs together
+constexpr std::uint32_t kInline = 220;         // what many devices carry in a work request
+constexpr std::uint32_t kLeastDepth = 4;       // less cannot move
+constexpr std::uint32_t kControlReserve = 16;  // of a queue pair's
+constexpr std::uint8_t kReads = 16;            // under way at once
+constexpr std::size_t kMostMessageBytes = std::size_t{1} << 20;
+constexpr std::size_t kMostWriteBytes = std::size_t{1} << 30;
+
+}  // namespace
+
+Error VerbsRail::set_up_error(const char* step, int code) const {
+  const char* const hint =
+      code == ENOMEM || code == EPERM ? " (often: too little memory may be locked; see `ulimit -l`)" : "";
+  return Error(
+      code == ENOMEM ? Status::no_memory : Status::io,
+      fmt::format("{}: could not {}: {}{}. `railyard info` lists other rails; RAILYARD_INTERFACES chooses among "
+                  "them, RAILYARD_DRIVER=ofi does without verbs",
+                  name_, step, std::strerror(code), hint));
+}
+
+Result<std::unique_ptr<Rail>> VerbsRail::open(const RailOffer& offer, const Settings& settings) {
+  auto calls = verbs::library();
+  if (!calls) return std::move(calls.error());
+  std::unique_ptr<VerbsRail> rail(new VerbsRail);
+  rail->library_ = *calls;
+  rail->port_ = *static_cast<const Port*>(offer.driver_data.get());
+  rail->name_ = fmt::format("verbs {} {}", rail->port_.name(), rail->port_.place);
+  if (auto opened = rail->open_parts(settings); !opened) return std::move(opened.error());
+  return std::unique_ptr<Rail>(std::move(rail));
+}
+
+VerbsRail::~VerbsRail() { stop(); }
+
+Result<void> VerbsRail::open_parts(const Settings& settings) {
+  auto context = open_device(*library_, port_.device);
+  if (!context) return std::move(context.error());
+  context_ = std::move(*context);
+  if (int code = library_->query_device(context_.get(), &limits_))
+    return set_up_error("ask for the device's limits", code);
+  const int flags = ::fcntl(context_->async_fd, F_GETFL);
+  if (flags < 0 || ::fcntl(context_->async_fd, F_SETFL, flags | O_NONBLOCK) != 0)
+    return set_up_error("listen for the device's events", errno);
+  in_system_ = ::access(context_->device->ibdev_path, F_OK) == 0;
+  domain_ = Domain(library_->alloc_pd(context_.get()), {library_});
+  if (!domain_) return set_up_error("make a protection domain", errno);
+
+  // All that may be under way must fit into the completion queue: letters, receives, and what is left for transmits.
+  const auto entries = static_cast<std::uint32_t>(std::max(limits_.max_cqe, 0));
+  receive_room_ = std::min({kReceives, static_cast<std::uint32_t>(std::max(limits_.max_srq_wr, 0)), entries / 4});
+  const std::uint32_t others = receive_room_ + Office::kCompletions;
+  depth_ = std::min(kDepth, static_cast<std::uint32_t>(std::max(limits_.max_qp_wr, 0)));
+  if (depth_ < kLeastDepth || receive_room_ == 0 || entries < others + kLeastDepth)
+    return Error(
+        Status::unsupported,
+        fmt::format("{}: the device's queues are too short for a rail: {} work requests, {} shared receives, {} "
+                    "completions (least: {}, 1, {})",
+                    name_, limits_.max_qp_wr, limits_.max_srq_wr, limits_.max_cqe, kLeastDepth, others + kLeastDepth));
+  const std::uint32_t wanted = std::min(entries, others + kTransmits);
+  queue_ = Queue(library_->create_cq(context_.get(), static_cast<int>(wanted), nullptr, nullptr, 0), {library_});
+  if (!queue_) return set_up_error("make a completion queue", errno);
+  transmit_room_ = wanted - others;
+
+  ibv_srq_init_attr receives{};
+  receives.attr.max_wr = receive_room_;
+  receives.attr.max_sge = 1;
+  shared_receives_ = SharedReceives(library_->create_srq(domain_.get(), &receives), {library_});
+  if (!shared_receives_) return set_up_error("make a shared receive queue", errno);
+
+  Office::Parts parts;
+  parts.library = library_;
+  parts.domain = domain_.get();
+  parts.queue = queue_.get();
+  parts.port = &port_;
+  parts.traffic_class = static_cast<std::uint8_t>(settings.traffic_class);
+  parts.service_level = static_cast<std::uint8_t>(settings.service_level);
+  const char* step = "";
+  if (int code = office_.open(parts, step)) return set_up_error(step, code);
+  witness_ = Witness(ipv4_of(port_.gid));
+
+  std::uint64_t name = 0;
+  if (auto filled = fill_random(std::as_writable_bytes(std::span(&name, 1))); !filled) return filled;
+  own_address_ = {name,           port_.gid, port_.lid, port_.infiniband, office_.queue_pair(), office_.queue_key(),
+                  witness_.port()};
+  reads_ = static_cast<std::uint8_t>(std::clamp(limits_.max_qp_rd_atom, 1, static_cast<int>(kReads)));
+  inline_bytes_ = kInline;
+  control_reserve_ = std::min(depth_ / 4, kControlReserve);
+  set_capabilities();
+  return {};
+}
+
+void VerbsRail::set_capabilities() {
+  capabilities_.driver = "verbs";
+  capabilities_.provider = "verbs";
+  capabilities_.needs_local_registration = true;
+  capabilities_.virtual_addresses = true;
+  capabilities_.progresses_alone = true;
+  capabilities_.landings_use_receives = true;
+  capabilities_.chains_posts = true;
+  capabilities_.native_atomics = limits_.atomic_cap != IBV_ATOMIC_NONE;
+  capabilities_.device_memory = library_->reg_dmabuf_mr != nullptr;
+  capabilities_.max_message = std::min(port_.max_message, kMostMessageBytes);
+  capabilities_.max_write = std::min(port_.max_message, kMostWriteBytes);
+  capabilities_.inject_bytes = inline_bytes_;
+  capabilities_.depth = std::min(depth_ - control_reserve_, receive_room_);
+  capabilities_.line_rate = port_.rate;
+  capabilities_.fencing = Fencing::exact;
+}
+
+Result<void> VerbsRail::refuse_if_stopped() const {
+  if (stopped_) return Error(Status::rail_failed, fmt::format("{} is stopped", name_));
+  if (gone_) return Error(Status::rail_failed, fmt::format("{}: its device has gone", name_));
+  return {};
+}
+
+Result<Registration> VerbsRail::register_memory(std::span<std::byte> memory, Access access) {
+  if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
+  int flags = IBV_ACCESS_LOCAL_WRITE;
+  if (access.remote) {
+    flags |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    if (capabilities_.native_atomics) flags |= IBV_ACCESS_REMOTE_ATOMIC;
+  }
+  const auto base = reinterpret_cast<std::uint64_t>(memory.data());
+  const auto hold = [&](int wanted) {
+    if (access.dma_buf >= 0)
+      return library_->reg_dmabuf_mr == nullptr ? (errno = EOPNOTSUPP, nullptr)
+                                                : library_->reg_dmabuf_mr(domain_.get(), access.dma_buf_offset,
+                                                                          memory.size(), base, access.dma_buf, wanted);
+    // Bytes of bulk data may overtake each other on the way to memory: what tells of them, the completion, does not.
+    if (access.bulk && library_->reg_mr_iova2 != nullptr)
+      return library_->reg_mr_iova2(domain_.get(), memory.data(), memory.size(), base,
+                                    static_cast<unsigned>(wanted) | IBV_ACCESS_RELAXED_ORDERING);
+    return library_->reg_mr(domain_.get(), memory.data(), memory.size(), wanted);
+  };
+  Memory region(hold(flags), {library_});
+  // A source that its program may only read.
+  if (!region && !access.remote && (errno == EFAULT || errno == EACCES)) region.reset(hold(0));
+  if (!region) {
+    const int code = errno;
+    return Error(code == ENOMEM ? Status::no_memory : Status::io,
+                 fmt::format("{}: could not register {} bytes{} at {}: {}{}", name_, memory.size(),
+                             access.dma_buf >= 0 ? " of a dma-buf" : "", static_cast<const void*>(memory.data()),
+                             std::strerror(code),
+                             code == ENOMEM ? " (often: too little memory may be locked; see `ulimit -l`)" : ""));
+  }
+  Registration registration;
+  // The descriptor is the key itself: nothing is looked up when it is used.
+  registration.descriptor[0] = registration.descriptor[1] =
+      reinterpret_cast<void*>(static_cast<std::uintptr_t>(region->lkey));
+  registration.key = region->rkey;
+  registration.remote_base = base;
+  registration.id[0] = registration.id[1] = next_held_;
+  held_.emplace(next_held_++, std::move(region));
+  return registration;
+}
+
+void VerbsRail::deregister_memory(const Registration& registration) { held_.erase(registration.id[0]); }
+
+void VerbsRail::close_device() {
+  meeting_.clear();
+  closing_.clear();
+  farewells_.clear();
+  to_ring_.clear();
+  lately_ = {};
+  for (Slot& slot : slots_) slot.pair.reset();
+  office_.close();
+  held_.clear();
+  shared_receives_.reset();
+  queue_.reset();
+  domain_.reset();
+  context_.reset();
+  witness_ = {};
+}
+
+void VerbsRail::stop() {
+  if (stopped_) return;
+  stopped_ = true;
+  // Peers hear of it at once rather than by silence.
+  if (!gone_)
+    for (Slot& slot : slots_)
+      if (slot.pair && slot.pair->state != Pair::State::closing) say_over(*slot.pair);
+  for (Link& link : links_) link = {};
+  pending_.clear();
+  if (!gone_) close_device();
+}
+
+std::string VerbsRail::describe_error(int error) const {
+  switch (error) {
+    case kPeerEnded:
+      return "the peer ended it";
+    case kUnwanted:
+      return "the peer shut it out";
+    case kNoAnswer:
+      return "no answer";
+    case kNobodyThere:
+      return "the peer's process has gone";
+    case kNoRoom:
+      return "the peer's device has no queue pair left for it";
+    case kDeviceGone:
+      return "the device has gone";
+    case kQueuePairFault:
+      return "the device gave the queue pair up";
+    case IBV_WC_LOC_LEN_ERR:
+      return "a message was longer than its receive";
+    case IBV_WC_LOC_PROT_ERR:
+      return "memory of this side is not registered as used";
+    case IBV_WC_WR_FLUSH_ERR:
+      return "the queue pair had broken before";
+    case IBV_WC_REM_ACCESS_ERR:
+      return "the peer's memory is not registered as used";
+    case IBV_WC_REM_INV_REQ_ERR:
+      return "the peer could not take it";
+    case IBV_WC_RETRY_EXC_ERR:
+      return "the peer's port does not acknowledge";
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return "the peer has no receive for it";
+    default:
+      return error >= kErrno ? std::string(std::strerror(error - kErrno))
+                             : fmt::format("work completion status {}", error);
+  }
+}
+
+std::string VerbsRail::failure() const {
+  return fmt::format("{}: {} failed: {}", name_, failed_operation_, describe_error(failed_error_));
+}
+
+}  // namespace railyard::fabric::verbs
+
+namespace railyard::fabric {
+
+Result<std::unique_ptr<Rail>> open_verbs(const RailOffer& offer, const Settings& settings) {
+  return verbs::VerbsRail::open(offer, settings);
+}
+
+}  // namespace railyard::fabric

@@ -1,0 +1,65 @@
+#include "fabric/verbs/witness.hpp"
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace railyard::fabric::verbs {
+
+namespace {
+
+sockaddr_in at(std::uint32_t ipv4, std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = ipv4;
+  address.sin_port = htons(port);
+  return address;
+}
+
+Fd open_socket() { return Fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
+
+}  // namespace
+
+Witness::Witness(std::uint32_t ipv4) {
+  constexpr int kBacklog = 64;
+  if (ipv4 == 0) return;
+  Fd socket = open_socket();
+  sockaddr_in address = at(ipv4, 0);
+  socklen_t bytes = sizeof address;
+  if (!socket || ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &bytes) != 0)
+    return;
+  socket_ = std::move(socket);
+  port_ = ntohs(address.sin_port);
+}
+
+void Witness::sweep() {
+  if (!socket_) return;
+  while (Fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC))) {
+  }
+}
+
+Knock::Knock(std::uint32_t ipv4, std::uint16_t port) {
+  if (ipv4 == 0 || port == 0) return;
+  socket_ = open_socket();
+  const sockaddr_in address = at(ipv4, port);
+  if (socket_ && ::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    refused_ = errno == ECONNREFUSED;
+}
+
+bool Knock::refused() {
+  if (refused_ || !socket_) return refused_;
+  pollfd one{socket_.get(), POLLOUT, 0};
+  if (::poll(&one, 1, 0) <= 0) return false;
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  (void)::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+  refused_ = error == ECONNREFUSED;
+  socket_.reset();
+  return refused_;
+}
+
+}  // namespace railyard::fabric::verbs

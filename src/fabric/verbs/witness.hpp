@@ -1,0 +1,41 @@
+/// Whether a process is still there. A queue pair to a dead process is silent, like one behind a cut cable; but the
+/// kernel of its machine answers for a TCP port that nobody has open any more. So a rail whose GID is an IPv4 address
+/// keeps a port of that address open, on which nothing is ever said, and a rail that gets no answer knocks there.
+#pragma once
+
+#include <cstdint>
+
+#include "base/fd.hpp"
+
+namespace railyard::fabric::verbs {
+
+/// An open port.
+class Witness {
+ public:
+  Witness() = default;
+  /// Holds nothing where that cannot be.
+  explicit Witness(std::uint32_t ipv4);
+
+  std::uint16_t port() const { return port_; }
+  /// Lets go of whoever knocked.
+  void sweep();
+
+ private:
+  Fd socket_;
+  std::uint16_t port_ = 0;
+};
+
+/// One knock at a peer's.
+class Knock {
+ public:
+  Knock() = default;
+  Knock(std::uint32_t ipv4, std::uint16_t port);
+  /// Its machine answers, and nobody is there. Never blocks.
+  bool refused();
+
+ private:
+  Fd socket_;
+  bool refused_ = false;
+};
+
+}  // namespace railyard::fabric::verbs
