@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <span>
 #include <type_traits>
 
 #include "base/entropy.hpp"
@@ -29,9 +30,14 @@ Clock& steady_clock() {
   return clock;
 }
 
-/// Each engine's thread may keep a core busy copying, beside the caller's own; beyond four the memory is the limit.
-std::uint32_t contexts_for(const Settings& settings) {
+/// Each engine's thread may keep a core busy copying, beside the caller's own; beyond four the memory is the limit. NICs
+/// that move bytes by themselves leave nothing to share out: one engine, so that a peer is reached by one set of links.
+std::uint32_t contexts_for(const Settings& settings, std::span<const std::unique_ptr<fabric::Rail>> rails) {
   if (settings.contexts != 0) return settings.contexts;
+  const auto shared = [](const auto& rail) { return rail->fabric().starts_with(fabric::kSharedMemoryFabric); };
+  const bool network = !std::ranges::all_of(rails, shared);
+  const auto alone = [&](const auto& rail) { return shared(rail) || rail->capabilities().progresses_alone; };
+  if (network && std::ranges::all_of(rails, alone)) return 1;
   return std::clamp(std::thread::hardware_concurrency() / 4, 1U, 4U);
 }
 
@@ -49,9 +55,10 @@ Result<void> StationState::start() {
   if (!porter) return std::move(porter.error());
   porter_ = std::move(*porter);
   const Identity identity = Identity::make();
-  for (std::uint32_t place = 0; place < contexts_for(settings_); ++place) {
+  for (std::uint32_t place = 0, count = 1; place < count; ++place) {
     auto rails = fabric::open_rails(settings_);
     if (!rails) return std::move(rails.error());
+    if (place == 0) count = contexts_for(settings_, *rails);
     message::ContextParts parts;
     parts.settings = settings_;
     parts.settings.threads = "multiple";

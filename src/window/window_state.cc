@@ -192,7 +192,7 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
 
   const transport::BatonHold hold(engine_.baton());
   if (!exposure_.memory.empty()) {
-    auto region = memory::Region::open(engine_.rails(), exposure_.memory, {.remote = true});
+    auto region = memory::Region::open(engine_.rails(), exposure_.memory, {.remote = true, .bulk = true});
     if (!region) return std::move(region.error());
     region_ = std::move(*region);
   }
