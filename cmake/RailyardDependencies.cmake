@@ -5,6 +5,8 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(fmt 9 REQUIRED)
 pkg_check_modules(LIBFABRIC REQUIRED IMPORTED_TARGET libfabric>=1.17)
+# The header alone: libibverbs itself is found at run time, where there is one.
+find_path(RAILYARD_VERBS_HEADERS infiniband/verbs.h REQUIRED)
 
 set(RAILYARD_HAVE_PMIX OFF)
 if(RAILYARD_PMIX)

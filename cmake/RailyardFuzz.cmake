@@ -14,3 +14,6 @@ foreach(source IN LISTS fuzz_sources)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_libraries(${name} PRIVATE railyard_compiler railyard fmt::fmt PkgConfig::LIBFABRIC)
 endforeach()
+# This one has devices of its own.
+file(GLOB verbs_double_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/doubles/verbs/*.cc)
+target_sources(verbs_fuzz PRIVATE ${verbs_double_sources})

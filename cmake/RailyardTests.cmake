@@ -17,6 +17,19 @@ add_library(verbs-double STATIC ${verbs_double_sources})
 target_include_directories(verbs-double PRIVATE src tests)
 target_link_libraries(verbs-double PRIVATE railyard_compiler railyard)
 
+# Instructions of a verbs rail beside bare calls, counted on the double. Under a sanitizer they would say nothing.
+add_executable(bench-verbs-cost bench/verbs/cost.cc)
+set_target_properties(bench-verbs-cost PROPERTIES
+  OUTPUT_NAME verbs-cost RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+target_include_directories(bench-verbs-cost PRIVATE src tests)
+target_link_libraries(bench-verbs-cost PRIVATE railyard_compiler verbs-double railyard fmt::fmt)
+if(NOT RAILYARD_SANITIZE)
+  add_test(NAME "fabric: instructions of verbs rails"
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/bench/verbs/compare --build ${CMAKE_BINARY_DIR})
+  set_tests_properties("fabric: instructions of verbs rails" PROPERTIES
+    SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS fabric)
+endif()
+
 foreach(layer base bootstrap fabric memory topology transport window message telemetry sim c_api tools)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/tests/${layer})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc ${folder}/*.c)
@@ -65,7 +78,7 @@ if(RAILYARD_TOOLS)
     get_filename_component(name ${source} NAME_WE)
     add_executable(${name} ${source})
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-    target_include_directories(${name} PRIVATE src)
+    target_include_directories(${name} PRIVATE src tests)
     target_link_libraries(${name} PRIVATE railyard_compiler railyard fmt::fmt CLI11::CLI11)
   endforeach()
 endif()

@@ -25,6 +25,7 @@ inline int test_patience() { return on_verbs() ? 10 : 1; }
 inline Settings test_rails(std::uint32_t rails) {
   Settings settings;
   settings.timeout_ms *= static_cast<std::uint32_t>(test_patience());
+  if (const char* const log = std::getenv("RAILYARD_LOG")) settings.log = log;
   if (on_verbs()) {
     settings.driver = "verbs";
     settings.interfaces = test_devices();

@@ -152,6 +152,7 @@ typedef struct ry_window_options {
   int per_rank;             /* not 0: ranks may bring different sizes; otherwise a difference is an error */
   uint64_t *signal_memory;  /* place for the signals; NULL: the window's own */
   uint64_t *counter_memory; /* place for the counters; NULL: the window's own */
+  int native_atomics;       /* not 0: atomics by the targets' NICs, at most once (see window.hpp) */
 } ry_window_options;
 
 /* The defaults: 64 signals, 64 counters, equal sizes, memory of its own. */

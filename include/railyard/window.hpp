@@ -40,6 +40,11 @@ struct WindowOptions {
   bool per_rank = false;                      ///< ranks may bring different sizes; otherwise a difference is an error
   std::span<std::uint64_t> signal_memory{};   ///< place for the signals; by default the window's own
   std::span<std::uint64_t> counter_memory{};  ///< place for the counters; by default the window's own
+  /// Atomics are done by the targets' NICs: add, increment, compare_swap and fetch of 8 bytes, outside the sequence
+  /// (like a get; `fence` orders them), at most once: one whose rail is lost fails, and may have happened. They are
+  /// atomic against each other alone. The same on all ranks; needs rails that can (verbs), also to ranks on this host
+  /// (RAILYARD_SHARED_MEMORY=off).
+  bool native_atomics = false;
 };
 
 /// A change to one signal of the target.

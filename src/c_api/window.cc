@@ -68,6 +68,7 @@ railyard::WindowOptions to_options(const ry_window_options* given) {
   out.per_rank = options.per_rank != 0;
   if (options.signal_memory != nullptr) out.signal_memory = {options.signal_memory, options.signals};
   if (options.counter_memory != nullptr) out.counter_memory = {options.counter_memory, options.counters};
+  out.native_atomics = options.native_atomics != 0;
   return out;
 }
 
@@ -83,7 +84,7 @@ extern "C" {
 
 ry_window_options ry_window_default_options(void) {
   const railyard::WindowOptions defaults;
-  return {defaults.signals, defaults.counters, defaults.per_rank ? 1 : 0, nullptr, nullptr};
+  return {defaults.signals, defaults.counters, defaults.per_rank ? 1 : 0, nullptr, nullptr, 0};
 }
 
 ry_status ry_window_allocate(ry_world* world, size_t bytes, const ry_window_options* options, ry_window** window) {

@@ -30,8 +30,9 @@ Clock& steady_clock() {
   return clock;
 }
 
-/// Each engine's thread may keep a core busy copying, beside the caller's own; beyond four the memory is the limit. NICs
-/// that move bytes by themselves leave nothing to share out: one engine, so that a peer is reached by one set of links.
+/// Each engine's thread may keep a core busy copying, beside the caller's own; beyond four the memory is the limit.
+/// NICs that move bytes by themselves leave nothing to share out: one engine, so that a peer is reached by one set of
+/// links.
 std::uint32_t contexts_for(const Settings& settings, std::span<const std::unique_ptr<fabric::Rail>> rails) {
   if (settings.contexts != 0) return settings.contexts;
   const auto shared = [](const auto& rail) { return rail->fabric().starts_with(fabric::kSharedMemoryFabric); };

@@ -22,16 +22,16 @@ using fabric::RemoteId;
 using Address = std::vector<std::byte>;
 
 /// The two rails and the two links, in an order that does not depend on whose end it is.
-using Pair = std::tuple<Address, Address, std::uint64_t, std::uint64_t>;
+using PairName = std::tuple<Address, Address, std::uint64_t, std::uint64_t>;
 
-Pair pair_of(const Address& from, const Address& to, const LinkTag& tag) {
+PairName pair_of(const Address& from, const Address& to, const LinkTag& tag) {
   const auto [low, high] = std::minmax(from, to);
   const auto [first, second] = std::minmax(tag.id, tag.facing);
   return {low, high, first, second};
 }
 
 /// Of all rails: the links that stand on each pair.
-using Ledger = std::map<Pair, std::size_t>;
+using Ledger = std::map<PairName, std::size_t>;
 
 /// A rail that enters its links in the ledger.
 class LedgerRail final : public fabric::Rail {
@@ -41,7 +41,7 @@ class LedgerRail final : public fabric::Rail {
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override {
     auto remote = rail_->connect(address, tag);
     if (remote) {
-      const Pair pair = pair_of(rail_->address(), {address.begin(), address.end()}, tag);
+      const PairName pair = pair_of(rail_->address(), {address.begin(), address.end()}, tag);
       ++ledger_[pair];
       links_[*remote] = pair;
     }
@@ -84,7 +84,7 @@ class LedgerRail final : public fabric::Rail {
  private:
   std::unique_ptr<fabric::Rail> rail_;
   Ledger& ledger_;
-  std::map<RemoteId, Pair> links_;
+  std::map<RemoteId, PairName> links_;
 };
 
 /// One process of the job, with the engine that its channels are on.

@@ -1,6 +1,7 @@
 /// Completion: what happens when a unit is acknowledged, delivered, read or given up. Changes state only; posts
 /// nothing.
 #include <atomic>
+#include <cstring>
 
 #include "transport/engine.hpp"
 
@@ -52,7 +53,9 @@ void Engine::finish_operation(Operation* operation) {
   if (flow.failed.load(std::memory_order_relaxed)) return;  // `fail_flow` has answered for it
   if (operation->slot != 0) {
     --flow.out_of_sequence;
-    slots_.finish(operation->slot - 1, true);
+    if (void* const before = slots_.content(operation->slot - 1).before; before != nullptr)
+      std::memcpy(before, operation->frame->data, sizeof(std::uint64_t));  // a native atomic
+    slots_.finish(operation->slot - 1, Status::ok);
     count_outstanding(flow, -1);
     ++counts_.operations_completed;
   }
@@ -67,6 +70,12 @@ void Engine::finish_operation(Operation* operation) {
     counts_.operations_completed += operation->number - before;
     if (flow.inbox != nullptr) flow.inbox->on_completed();
   }
+}
+
+void Engine::give_up_atomic(Operation& operation) {
+  slots_.finish(operation.slot - 1, Status::rail_failed);
+  operation.slot = 0;
+  count_outstanding(*operation.flow, -1);
 }
 
 void Engine::release_unit(Unit* unit) {
@@ -125,7 +134,7 @@ void Engine::fail_flow(Flow& flow, Error error) {
   }
   flow.queued = 0;
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
-    if (slots_.content(slot).flow == &flow) slots_.finish(slot, false);
+    if (slots_.content(slot).flow == &flow) slots_.finish(slot, Status::peer_lost);
   }
   flow.fetches = 0;
   flow.replies.clear();

@@ -10,9 +10,9 @@
 namespace railyard::transport {
 namespace {
 
-constexpr std::size_t kMostFlows = 32768;     // of an engine without ranks
-constexpr std::size_t kMostLinks = 64;        // to one peer: as many as the scheduler's set of tried ones holds
-constexpr std::size_t kReceivesPerRail = 64;    // posted at any time
+constexpr std::size_t kMostFlows = 32768;        // of an engine without ranks
+constexpr std::size_t kMostLinks = 64;           // to one peer: as many as the scheduler's set of tried ones holds
+constexpr std::size_t kReceivesPerRail = 64;     // posted at any time
 constexpr std::size_t kReceivesForWrites = 512;  // where writes use them up, too
 constexpr std::size_t kFramesPerBlock = 64;
 constexpr std::size_t kMostFrames =

@@ -172,6 +172,8 @@ class Engine {
   bool try_write(Flow& flow, const Bulk& bulk, const MessageRecord& message, std::uint64_t& number);
   /// A write outside the sequence, or a read.
   bool try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, Ticket& ticket);
+  /// An atomic of the target's NIC, outside the sequence; `before` may be null.
+  bool try_native(Flow& flow, const Bulk& at, const fabric::AtomicRequest& request, void* before, Ticket& ticket);
   void fence(Flow& flow) { flow.fence_requested = true; }
   /// Keeps back what is submitted between the two; it leaves with the next submission or `push`.
   static void cork(Flow& flow) { flow.corked = true; }
@@ -203,7 +205,7 @@ class Engine {
   // ---- Without the baton ----
 
   bool slot_done(const Ticket& ticket) const { return slots_.done(ticket.slot - 1, ticket.number); }
-  bool slot_failed(const Ticket& ticket) const { return slots_.failed(ticket.slot - 1, ticket.number); }
+  Status slot_status(const Ticket& ticket) const { return slots_.status(ticket.slot - 1, ticket.number); }
   /// Operations of all flows that are not complete yet.
   std::uint64_t outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
@@ -287,6 +289,7 @@ class Engine {
   bool start_operation(Flow& flow, Operation& operation);
   bool post_frame(Flow& flow, Operation& operation);
   bool post_piece(Flow& flow, Operation& operation);
+  bool post_atomic(Flow& flow, Operation& operation);
   std::uint32_t replay(Flow& flow, std::uint32_t most);
   bool replay_unit(Flow& flow, Unit& unit);
   void queue_replies(Flow& flow);
@@ -392,6 +395,8 @@ class Engine {
   // complete.cc
   void finish_unit(Unit* unit);
   void finish_operation(Operation* operation);
+  /// Whether it took effect is not known, and it is not sent again.
+  void give_up_atomic(Operation& operation);
   void release_unit(Unit* unit);
   void release_operation(Operation* operation);
   void leave_flight(Unit& unit, bool delivered);

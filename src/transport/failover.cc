@@ -194,6 +194,11 @@ void Engine::unit_came_back(Flow& flow, Unit& unit, const std::string& why) {
   let_go(unit);
   if (unit.finished || flow.failed.load(std::memory_order_relaxed)) return give_up_unit(&unit);
   leave_flight(unit, false);
+  if (unit.operation->kind == Operation::Kind::atomic) {
+    --flow.out_of_sequence;
+    give_up_atomic(*unit.operation);
+    return give_up_unit(&unit);
+  }
   if (unit.again) return queue_again(flow, unit);
   if (unit.operation->sequenced()) return;  // `release_fenced` finds it
   if (flow.shares[unit.link].unfenced) {

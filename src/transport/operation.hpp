@@ -36,6 +36,7 @@ struct Operation {
     write,          ///< ordered chunks: each with an immediate and a place in the sequence
     relaxed_write,  ///< chunks outside the sequence, done when delivered
     read,
+    atomic,  ///< by the target's NIC, once: its rail is the same for everybody, and nothing is sent again
   };
 
   /// Whether its pieces have numbers: they are done when acknowledged; the others when the rail says so.
@@ -61,6 +62,7 @@ struct Operation {
   std::uint64_t* counter = nullptr;
   std::uint64_t counter_value = 0;
   std::uint32_t slot = 0;  ///< out-of-sequence completion, plus one
+  fabric::AtomicRequest request;
 };
 
 struct Unit : fabric::PostContext {

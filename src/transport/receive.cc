@@ -261,7 +261,7 @@ void Engine::apply_reply(Flow& flow, const wire::RecordReader::Record& record) {
   const Slots::Content& content = slots_.content(slot);
   const bool success = static_cast<Status>(record.header.detail) == Status::ok;
   if (success) std::memcpy(content.before, &value, content.width);  // little-endian: the low bytes come first
-  slots_.finish(slot, success);
+  slots_.finish(slot, success ? Status::ok : Status::out_of_range);
   --flow.fetches;
   count_outstanding(flow, -1);
   ++counts_.operations_completed;

@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "railyard/result.hpp"
+
 namespace railyard::transport {
 
 struct Flow;
@@ -33,10 +35,11 @@ class Slots {
     return index;
   }
   /// Ends the operation in the slot: its tickets answer from now on, and the slot may be used again.
-  void finish(std::uint32_t index, bool success) {
+  void finish(std::uint32_t index, Status status) {
     Slot& slot = slots_[index];
     const std::uint64_t generation = slot.generation.load(std::memory_order_relaxed);
-    if (!success) slot.failed.store(generation, std::memory_order_relaxed);
+    if (status != Status::ok)
+      slot.failed.store(generation << kStatusBits | static_cast<std::uint64_t>(status), std::memory_order_relaxed);
     slot.content = {};
     // Release: whoever sees the new generation sees the bytes or the value that the operation brought.
     slot.generation.store(generation + 1, std::memory_order_release);
@@ -49,8 +52,11 @@ class Slots {
   bool done(std::uint32_t index, std::uint64_t generation) const {
     return slots_[index].generation.load(std::memory_order_acquire) != generation;
   }
-  bool failed(std::uint32_t index, std::uint64_t generation) const {
-    return slots_[index].failed.load(std::memory_order_relaxed) == generation;
+  /// How an operation that is done has ended.
+  Status status(std::uint32_t index, std::uint64_t generation) const {
+    const std::uint64_t failed = slots_[index].failed.load(std::memory_order_relaxed);
+    if (failed >> kStatusBits != generation) return Status::ok;
+    return static_cast<Status>(failed & ((1U << kStatusBits) - 1));
   }
 
   /// On the wire: index and the low bits of the generation; never 0.
@@ -65,9 +71,10 @@ class Slots {
   }
 
  private:
+  static constexpr int kStatusBits = 8;
   struct Slot {
     std::atomic<std::uint64_t> generation{1};
-    std::atomic<std::uint64_t> failed{0};
+    std::atomic<std::uint64_t> failed{0};  ///< the last generation that failed, and how
     Content content;
   };
   std::unique_ptr<Slot[]> slots_;

@@ -198,6 +198,26 @@ bool Engine::try_write(Flow& flow, const Bulk& bulk, const MessageRecord& messag
       flow, bulk, true, [&](Operation& frame) { append_message(frame, message); }, number);
 }
 
+bool Engine::try_native(Flow& flow, const Bulk& at, const fabric::AtomicRequest& request, void* before,
+                        Ticket& ticket) {
+  memory::Buffer* const result = slots_.empty() ? nullptr : frames_->take();
+  Operation* const operation = result != nullptr ? queue_bulk(flow, Operation::Kind::atomic, at) : nullptr;
+  if (operation == nullptr) {
+    if (result != nullptr) frames_->give(result);
+    note_backpressure();
+    return false;
+  }
+  operation->frame = result;
+  ++flow.frames;
+  operation->request = request;
+  const std::uint32_t slot = slots_.take({&flow, before, sizeof(std::uint64_t), false});
+  operation->slot = slot + 1;
+  ticket = {slots_.generation(slot), flow.peer, slot + 1};
+  count_outstanding(flow, 1);
+  push(flow);
+  return true;
+}
+
 bool Engine::try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, Ticket& ticket) {
   if (slots_.empty()) {
     note_backpressure();

@@ -83,7 +83,7 @@ bool Engine::start_operation(Flow& flow, Operation& operation) {
     if (static_cast<std::int32_t>(flow.acknowledged - flow.fence_sequence) < 0) return false;
     flow.fence_active = false;
   }
-  return post_piece(flow, operation);
+  return operation.kind == Operation::Kind::atomic ? post_atomic(flow, operation) : post_piece(flow, operation);
 }
 
 void Engine::queue_replies(Flow& flow) {
@@ -246,6 +246,26 @@ bool Engine::post_piece(Flow& flow, Operation& operation) {
   }
 }
 
+/// NICs are not atomic against each other: the target's first rail that can does it, for everybody.
+bool Engine::post_atomic(Flow& flow, Operation& operation) {
+  Link* chosen = nullptr;
+  for (Link& link : flow.route->links) {
+    if (!rails_[link.rail()]->capabilities().native_atomics) continue;
+    if (chosen == nullptr || link.remote_rail() < chosen->remote_rail()) chosen = &link;
+  }
+  if (chosen != nullptr && chosen->up()) {
+    const fabric::Post answer = post_piece_on(flow, operation, *chosen);
+    if (answer == fabric::Post::failed) post_failed(flow, *chosen);
+    return answer == fabric::Post::posted;
+  }
+  give_up_atomic(operation);
+  flow.queue.pop();
+  --flow.queued;
+  operation.whole = true;
+  release_operation(&operation);
+  return true;
+}
+
 fabric::Post Engine::post_piece_on(Flow& flow, Operation& operation, Link& link) {
   Unit* unit = units_.take();
   if (unit == nullptr) return fabric::Post::busy;
@@ -308,6 +328,7 @@ fabric::Post Engine::post_unit(Flow& flow, Unit& unit, Link& link) {
       statistics.bytes_sent += unit.bytes;
       break;
     case Operation::Kind::read:
+    case Operation::Kind::atomic:
       unit.stamp = link.piece_posted(unit.bytes, clock_->now());
       ++statistics.reads_sent;
       break;
@@ -331,6 +352,11 @@ fabric::Post Engine::hand_over(Flow& flow, Unit& unit, Link& link) {
   }
   const RemoteKey& key = operation.remote.keys[link.remote_rail()];
   const fabric::RemotePiece remote{link.remote(), key.base + operation.remote_offset + unit.offset, key.key};
+  if (operation.kind == Operation::Kind::atomic) {
+    fabric::LocalPiece result = operation.frame->piece(link.rail());
+    result.bytes = unit.bytes;
+    return rail.atomic(remote, operation.request, result, &unit);
+  }
   fabric::LocalPiece local{operation.local + unit.offset, unit.bytes, nullptr};
   if (operation.region != nullptr) {
     local.descriptor = operation.region->on(link.rail()).descriptor[static_cast<std::size_t>(fabric::Lane::data)];

@@ -165,6 +165,7 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
     return Error(Status::invalid, "atomic: a fetch needs a place for the value: use fetch_atomic",
                  {.peer = rank, .operation = call});
   }
+  if (native_atomics_) return atomic_natively(call, rank, offset, op, body, before);
   if (const DirectPart* direct = part(rank).direct; direct != nullptr && may_touch(rank)) {
     std::uint64_t value = 0;
     if (!atomic_directly(*direct, offset, op, body, value)) {
@@ -180,6 +181,46 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
       submit(call, rank, [&](transport::Flow& flow) { return engine_.try_atomic(flow, record, before, ticket); });
   if (!submitted) return std::move(submitted.error());
   if (before == nullptr) ticket.slot = kSourceFree;
+  return ticket;
+}
+
+Result<Ticket> WindowState::atomic_natively(const char* call, int rank, std::size_t offset, AtomicOp op,
+                                            const transport::wire::AtomicBody& body, void* before) {
+  fabric::AtomicRequest request;
+  request.value = body.operand;
+  bool known = body.width == sizeof(std::uint64_t);
+  switch (op) {
+    case AtomicOp::add:
+      break;
+    case AtomicOp::increment:
+      request.value = 1;
+      break;
+    case AtomicOp::fetch:
+      request.value = 0;
+      break;
+    case AtomicOp::compare_swap:
+      request.kind = fabric::AtomicRequest::Kind::compare_swap;
+      request.compare = body.compare;
+      break;
+    default:
+      known = false;
+  }
+  if (!known) {
+    return Error(
+        Status::unsupported,
+        fmt::format("{}: a window with native_atomics has add, increment, compare_swap and fetch, of 8 bytes", call),
+        {.peer = rank, .operation = call});
+  }
+  for (const transport::RemoteKey& key : remote(rank).keys) {
+    if ((key.base + offset) % sizeof(std::uint64_t) == 0) continue;
+    return Error(Status::invalid, fmt::format("{}: the word at offset {} is not aligned in memory", call, offset),
+                 {.peer = rank, .operation = call});
+  }
+  Ticket ticket;
+  const transport::Bulk at = bulk(rank, offset, nullptr, sizeof(std::uint64_t));
+  auto submitted =
+      submit(call, rank, [&](transport::Flow& flow) { return engine_.try_native(flow, at, request, before, ticket); });
+  if (!submitted) return std::move(submitted.error());
   return ticket;
 }
 

@@ -216,7 +216,13 @@ Result<bool> look(const transport::Engine& engine, const Ticket& ticket, Complet
   if (flow == nullptr) return Error(Status::invalid, "a ticket that this window did not give out");
   if (ticket.slot != 0 && ticket.slot != window_detail::kSourceFree) {
     if (!engine.slot_done(ticket)) return false;
-    if (!engine.slot_failed(ticket)) return true;
+    const Status status = engine.slot_status(ticket);
+    if (status == Status::ok) return true;
+    if (status == Status::rail_failed)
+      return Error(status,
+                   "a native atomic was lost with its rail, or that is down: whether it took effect is not known (a "
+                   "window without native_atomics would have repeated it)",
+                   {.peer = ticket.peer});
     if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
     return Error(Status::out_of_range, "the target refused the operation: outside what it exposes",
                  {.peer = ticket.peer});

@@ -26,6 +26,7 @@ struct Offer {
   std::string refusal;  ///< why the rank cannot take part; empty: it can
   PeerPart part;
   bool per_rank = false;
+  bool native_atomics = false;
   std::vector<transport::RemoteKey> keys;
   std::optional<memory::HeapName> heap;  ///< where its memory can be mapped
   bool signals_in_heap = false;
@@ -40,6 +41,7 @@ std::vector<std::byte> write_offer(const Offer& offer) {
   writer.u32(offer.part.barrier_exposure);
   writer.u32(offer.part.signals);
   writer.u8(offer.per_rank ? 1 : 0);
+  writer.u8(offer.native_atomics ? 1 : 0);
   writer.u16(static_cast<std::uint16_t>(offer.keys.size()));
   for (const auto& key : offer.keys) {
     writer.u64(key.key);
@@ -63,6 +65,7 @@ Result<Offer> read_offer(std::span<const std::byte> bytes) {
   offer.part.barrier_exposure = reader.u32();
   offer.part.signals = reader.u32();
   offer.per_rank = reader.u8() != 0;
+  offer.native_atomics = reader.u8() != 0;
   const std::uint16_t keys = reader.u16();
   if (keys > kMostRails) reader.fail();
   for (std::uint16_t i = 0; i < keys && reader.ok(); ++i) {
@@ -175,6 +178,12 @@ Result<void> WindowState::take_memory(std::span<std::byte> memory, std::size_t b
 Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options) {
   storage_ = std::make_shared<Storage>();
   per_rank_ = options.per_rank;
+  native_atomics_ = options.native_atomics;
+  if (native_atomics_ && std::ranges::none_of(engine_.rails(), [](const fabric::Rail* rail) {
+        return rail->capabilities().native_atomics;
+      }))
+    return Error(Status::unsupported,
+                 "native_atomics: no rail here has them. They need RDMA ports (RAILYARD_DRIVER=verbs)");
   own_signals_ = options.signal_memory.data() == nullptr;
   if (options.signals > UINT32_MAX) return Error(Status::out_of_range, "more than 2^32 signals in one window");
   if (auto taken = take_memory(memory, bytes, options); !taken) return taken;
@@ -192,7 +201,7 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
 
   const transport::BatonHold hold(engine_.baton());
   if (!exposure_.memory.empty()) {
-    auto region = memory::Region::open(engine_.rails(), exposure_.memory, {.remote = true, .bulk = true});
+    auto region = memory::Region::open(engine_.rails(), exposure_.memory, {.remote = true, .bulk = !native_atomics_});
     if (!region) return std::move(region.error());
     region_ = std::move(*region);
   }
@@ -211,6 +220,7 @@ std::vector<std::byte> WindowState::contribution() const {
   offer.part = {exposure_.memory.size(), exposure_id_, barrier_exposure_id_,
                 static_cast<std::uint32_t>(exposure_.signals.size())};
   offer.per_rank = per_rank_;
+  offer.native_atomics = native_atomics_;
   for (std::size_t rail = 0; rail < engine_.rails().size(); ++rail) {
     offer.keys.push_back(region_ == nullptr
                              ? transport::RemoteKey{}
@@ -258,6 +268,13 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
     if (!offer->refusal.empty()) {
       return Error(Status::invalid,
                    fmt::format("rank {} could not make its part of the window: {}", rank, offer->refusal), where);
+    }
+    if (offer->native_atomics != native_atomics_) {
+      return Error(
+          Status::invalid,
+          fmt::format("rank {} makes the window {} native_atomics, rank {} {}: they must agree", rank,
+                      offer->native_atomics ? "with" : "without", world_.rank, native_atomics_ ? "with" : "without"),
+          where);
     }
     if (!per_rank_ && offer->part.bytes != exposure_.memory.size()) {
       return Error(

@@ -176,6 +176,8 @@ class WindowState {
     return request.exposure == 0 ? part.data : part.barrier;
   }
   void put_directly(const DirectPart& part, const Put& request);
+  Result<Ticket> atomic_natively(const char* call, int rank, std::size_t offset, AtomicOp op,
+                                 const transport::wire::AtomicBody& body, void* before);
   bool atomic_directly(const DirectPart& part, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body,
                        std::uint64_t& before);
   void used_directly(DirectUse::What what, std::size_t bytes);
@@ -215,6 +217,7 @@ class WindowState {
   bool own_signals_ = true;  ///< not the caller's
   std::uint64_t barriers_ = 0;
   bool per_rank_ = false;
+  bool native_atomics_ = false;
   bool may_relax_ = true;
 };
 

@@ -198,9 +198,11 @@ TEST_P(ChannelTest, NothingIsLeftWhenEverythingIsClosed) {
 
 INSTANTIATE_TEST_SUITE_P(Rails, ChannelTest,
                          ::testing::Values(Bed{"Memory", over_memory()}, Bed{"Tcp1", over_network(1)},
-                                           Bed{"Tcp3", over_network(3)}, Bed{"EagerOff", without_eager(over_network(2))},
+                                           Bed{"Tcp3", over_network(3)},
+                                           Bed{"EagerOff", without_eager(over_network(2))},
                                            Bed{"EagerOffMemory", without_eager(over_memory())},
-                                           Bed{"Narrow", narrow(over_network(2))}, Bed{"Strict", over_strict_provider()}),
+                                           Bed{"Narrow", narrow(over_network(2))},
+                                           Bed{"Strict", over_strict_provider()}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -100,9 +100,10 @@ void case_log(struct rank *rank) {
   CHECK_OK(plugin_init(&rank->plugin, &rank->context, NCCL_UNDEFINED));
   CHECK(infos() == 3, "init says three lines, not %d", infos());
   CHECK(warnings() == 0, "nothing is wrong: %s", last_warning());
-  CHECK(strstr(info_line(0), "lo (tcp") != NULL, "the first line names rails and providers: %s", info_line(0));
+  const char *const rail = getenv("RAILYARD_DRIVER") == NULL ? "lo (tcp" : "(verbs";
+  CHECK(strstr(info_line(0), rail) != NULL, "the first line names rails and providers: %s", info_line(0));
   CHECK(strstr(info_line(1), "Peers on this host") != NULL, "the second says how peers are reached: %s", info_line(1));
-  CHECK(strstr(info_line(2), "RAILYARD_INTERFACES=lo") != NULL, "the third has the settings: %s", info_line(2));
+  CHECK(strstr(info_line(2), "RAILYARD_INTERFACES=") != NULL, "the third has the settings: %s", info_line(2));
   CHECK_OK(plugin_init(&rank->plugin, &second, NCCL_UNDEFINED));
   CHECK(infos() == 3, "the second communicator is told nothing new");
   if (rank->number == 0 && rank->plugin.version == 12) printf("%s\n%s\n%s\n", info_line(0), info_line(1), info_line(2));

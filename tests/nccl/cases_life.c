@@ -236,6 +236,12 @@ static int rails_killed;
 
 static void kill_rail(void *argument) {
   (void)argument;
+  const char *const command = getenv("TEST_CUT"); /* where rails are no sockets */
+  if (command != NULL) {
+    CHECK(system(command) == 0, "%s", command);
+    ++rails_killed;
+    return;
+  }
   const int fd = busy_connection();
   if (fd < 0) return;
   CHECK(shutdown(fd, SHUT_RDWR) == 0, "shutdown");

@@ -47,7 +47,8 @@ static const struct test_case cases[] = {
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
 static int usage(void) {
-  fprintf(stderr, "usage: nccl-driver --library FILE --case NAME [--abi N[,N...]] [--bed shm|tcp|strict|verbs]\ncases:");
+  fprintf(stderr,
+          "usage: nccl-driver --library FILE --case NAME [--abi N[,N...]] [--bed shm|tcp|strict|verbs]\ncases:");
   for (size_t i = 0; i < CASES; ++i) fprintf(stderr, " %s", cases[i].name);
   fprintf(stderr, "\n");
   return 64;
@@ -67,12 +68,24 @@ static int breaches(void) {
   return count;
 }
 
+static void settings_for(const char *bed, const char *rails, char *settings, size_t room) {
+  if (strcmp(bed, "shm") == 0)
+    snprintf(settings, room, "%s", SHM);
+  else if (strcmp(bed, "verbs") == 0) /* on every device, unless a case is about their number */
+    snprintf(settings, room, VERBS "%s", strcmp(rails, "2") == 0 ? "0" : rails, getenv("TEST_RAILS"));
+  else
+    snprintf(settings, room, "%s%s", strcmp(bed, "tcp") == 0 ? TCP : STRICT, rails);
+}
+
+static bool known(const char *bed) {
+  if (strcmp(bed, "verbs") == 0) return getenv("TEST_RAILS") != NULL;
+  return strcmp(bed, "shm") == 0 || strcmp(bed, "tcp") == 0 || strcmp(bed, "strict") == 0;
+}
+
 static int run_case(const struct test_case *test, const char *library, int version, const char *bed) {
   char settings[2][256];
   const int seconds = getenv("NCCL_DRIVER_SECONDS") == NULL ? 100 : atoi(getenv("NCCL_DRIVER_SECONDS"));
-  const bool shm = strcmp(bed, "shm") == 0;
-  const char *const common = shm ? SHM : strcmp(bed, "tcp") == 0 ? TCP : STRICT;
-  for (int i = 0; i < 2; ++i) snprintf(settings[i], sizeof(settings[i]), "%s%s", common, shm ? "" : test->rails[i]);
+  for (int i = 0; i < 2; ++i) settings_for(bed, test->rails[i], settings[i], sizeof(settings[i]));
   const char *const both[2] = {settings[0], settings[1]};
   const uint64_t begin = now_ns();
   const int failed = run_ranks(library, version, test->run, both, seconds) + breaches();
@@ -94,8 +107,7 @@ int main(int count, char **words) {
     for (size_t k = 0; strcmp(words[i], "--case") == 0 && k < CASES; ++k)
       if (strcmp(cases[k].name, value) == 0) test = &cases[k];
   }
-  const bool known = strcmp(bed, "shm") == 0 || strcmp(bed, "tcp") == 0 || strcmp(bed, "strict") == 0;
-  if (library == NULL || test == NULL || !known || count % 2 == 0) return usage();
+  if (library == NULL || test == NULL || !known(bed) || count % 2 == 0) return usage();
   if (getenv("STRICT_FI_LOG") != NULL) remove(getenv("STRICT_FI_LOG")); /* of an earlier run */
   /* Under a sanitizer the versions between the first and the last only repeat. */
   const bool thorough = !SANITIZED || given_long();

@@ -13,7 +13,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,14 +76,6 @@ bool intact(std::span<const std::byte> message) {
   std::vector<std::byte> expected(message.size());
   fill(expected, head.from, head.seed);
   return std::memcmp(expected.data(), message.data(), message.size()) == 0;
-}
-
-std::uint64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::uint64_t total = 0;
-  std::uint64_t resident = 0;
-  file >> total >> resident;
-  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 /// A channel that this process uses: it sends what it has to and takes what comes, until it is closed from either end.

@@ -137,7 +137,7 @@ TEST_F(FailoverTest, AReadOfADeadLinkIsReadAgain) {
   rails_[other]->events.push_back({fabric::Event::Kind::read, 0, 1000, rails_[other]->reads[0].context, 0});
   engine_->progress();
   EXPECT_TRUE(engine_->slot_done(ticket));
-  EXPECT_FALSE(engine_->slot_failed(ticket));
+  EXPECT_EQ(engine_->slot_status(ticket), Status::ok);
 }
 
 TEST_F(FailoverTest, AnErrorCompletionIsTheEndOfItsLink) {

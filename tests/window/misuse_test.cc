@@ -113,6 +113,7 @@ TEST(Misuse, AClosedWindowSaysSo) {
 
 TEST(Misuse, UnknownProviderAndNoRailAreNamed) {
   Settings settings = loopback_settings(1);
+  settings.driver = "ofi";
   settings.provider = "warpdrive";
   WorldOptions options;
   options.settings = &settings;

@@ -1,5 +1,5 @@
-/// Several ranks as threads of one test process, over real rails (tests/rails.hpp), met through a bootstrap that the test
-/// passes in.
+/// Several ranks as threads of one test process, over real rails (tests/rails.hpp), met through a bootstrap that the
+/// test passes in.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -175,7 +175,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->required()
       ->check(CLI::IsMember({"put", "get", "put_signal", "atomic", "rate"}))
       ->type_name("");
-  bench->add_option("--driver", line->driver, "The driver that opens rails (default: RAILYARD_DRIVER, or ofi)")
+  bench->add_option("--driver", line->driver, "The driver that opens rails (default: RAILYARD_DRIVER, or auto)")
       ->type_name("NAME");
   bench->add_option("--provider", line->provider, "The libfabric provider, such as tcp (default: the best one found)")
       ->type_name("NAME");

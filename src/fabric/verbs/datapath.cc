@@ -23,48 +23,49 @@ Post VerbsRail::refuse_post(const char* operation, RemoteId remote) {
   return fail(operation, stopped_ ? kDeviceGone : kPeerEnded);
 }
 
-ibv_send_wr& VerbsRail::add(Pair& pair, LocalPiece piece, PostContext* context, Event::Kind kind) {
-  if (!pair.queue.holds()) to_ring_.push_back(&pair);
-  ++transmits_;
-  ibv_send_wr& request = pair.queue.add(context, kind);
-  request.sg_list->addr = reinterpret_cast<std::uint64_t>(piece.address);
-  request.sg_list->length = static_cast<std::uint32_t>(piece.bytes);
-  request.sg_list->lkey = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(piece.descriptor));
-  request.num_sge = piece.bytes != 0 ? 1 : 0;
-  return request;
+/// `copies`: the device takes small bytes at once.
+inline ibv_send_wr& VerbsRail::add(Pair& pair, const LocalPiece& piece, PostContext* context, Event::Kind kind,
+                                   bool copies) {
+  if (!pair.queue.holds()) {
+    pair.rings_after = to_ring_;
+    to_ring_ = &pair;
+  }
+  --transmit_room_;
+  SendQueue::Request& request = pair.queue.add(context, kind);
+  request.piece.addr = reinterpret_cast<std::uint64_t>(piece.address);
+  request.piece.length = static_cast<std::uint32_t>(piece.bytes);
+  request.piece.lkey = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(piece.descriptor));
+  request.work.num_sge = piece.bytes != 0 ? 1 : 0;
+  request.work.send_flags = copies && piece.bytes <= inline_bytes_ ? IBV_SEND_INLINE : 0;
+  return request.work;
 }
 
-/// A full chain leaves at once, a shorter one with the next `ring`.
-Post VerbsRail::posted(Pair& pair) {
-  if (pair.queue.chain_full()) [[unlikely]] {
-    std::erase(to_ring_, &pair);
-    ring(pair);
-  }
+/// A full chain leaves at once, and the others with it; a shorter one with the next `ring`.
+inline Post VerbsRail::posted(const Pair& pair) {
+  if (pair.queue.chain_full()) [[unlikely]]
+    ring();
   return Post::posted;
 }
 
-void VerbsRail::ring(Pair& pair) {
-  if (const int code = pair.queue.ring(); code != 0) [[unlikely]] {
-    log_debug("{}: the device did not take work: {}", name_, std::strerror(code));
-    pair_failed(pair, kErrno + code, false);
-  }
+void VerbsRail::not_taken(Pair& pair, int code) {
+  log_debug("{}: the device did not take work: {}", name_, std::strerror(code));
+  pair_failed(pair, kErrno + code, false);
 }
 
 void VerbsRail::ring() {
-  while (!to_ring_.empty()) {
-    Pair& pair = *to_ring_.back();
-    to_ring_.pop_back();
-    ring(pair);
+  while (to_ring_ != nullptr) {
+    Pair& pair = *to_ring_;
+    to_ring_ = pair.rings_after;
+    if (const int code = pair.queue.ring(); code != 0) [[unlikely]]
+      not_taken(pair, code);
   }
 }
 
 Post VerbsRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
   Pair* const pair = ready_pair(remote);
   if (pair == nullptr) return refuse_post("send", remote);
-  if (!has_room(*pair, 0)) return Post::busy;
-  ibv_send_wr& request = add(*pair, message, context, Event::Kind::sent);
-  request.opcode = IBV_WR_SEND;
-  if (message.bytes <= inline_bytes_) request.send_flags |= IBV_SEND_INLINE;
+  if (!has_room(*pair, depth_)) return Post::busy;
+  add(*pair, message, context, Event::Kind::sent, true).opcode = IBV_WR_SEND;
   return posted(*pair);
 }
 
@@ -88,60 +89,66 @@ Post VerbsRail::receive(LocalPiece buffer, PostContext* context) {
 Post VerbsRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) {
   Pair* const pair = ready_pair(to.remote);
   if (pair == nullptr) return refuse_post("write", to.remote);
-  if (!has_room(*pair, control_reserve_)) return Post::busy;
+  if (!has_room(*pair, data_depth_)) return Post::busy;
   if (options.delivery_complete) return fail("write with delivery completion", kErrno + EOPNOTSUPP);
-  ibv_send_wr& request = add(*pair, from, context, Event::Kind::written);
-  request.opcode = options.with_immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
-  request.imm_data = htobe32(options.immediate);
+  ibv_send_wr& request = add(*pair, from, context, Event::Kind::written, true);
+  request.opcode = IBV_WR_RDMA_WRITE;
+  if (options.with_immediate) {
+    request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    request.imm_data = htobe32(options.immediate);
+  }
   request.wr.rdma.remote_addr = to.address;
   request.wr.rdma.rkey = static_cast<std::uint32_t>(to.key);
-  if (from.bytes <= inline_bytes_) request.send_flags |= IBV_SEND_INLINE;
   return posted(*pair);
 }
 
 Post VerbsRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
   Pair* const pair = ready_pair(from.remote);
   if (pair == nullptr) return refuse_post("read", from.remote);
-  if (!has_room(*pair, control_reserve_)) return Post::busy;
-  ibv_send_wr& request = add(*pair, to, context, Event::Kind::read);
+  if (!has_room(*pair, data_depth_)) return Post::busy;
+  ibv_send_wr& request = add(*pair, to, context, Event::Kind::read, false);
   request.opcode = IBV_WR_RDMA_READ;
   request.wr.rdma.remote_addr = from.address;
   request.wr.rdma.rkey = static_cast<std::uint32_t>(from.key);
   return posted(*pair);
 }
 
-Post VerbsRail::atomic(RemotePiece at, AtomicRequest wanted, LocalPiece result, PostContext* context) {
+Post VerbsRail::atomic(RemotePiece at, AtomicRequest request, LocalPiece result, PostContext* context) {
   Pair* const pair = ready_pair(at.remote);
   if (pair == nullptr) return refuse_post("atomic", at.remote);
   if (!capabilities_.native_atomics) return fail("atomic", kErrno + EOPNOTSUPP);
   if (result.bytes != sizeof(std::uint64_t) || at.address % sizeof(std::uint64_t) != 0)
     return fail("atomic", kErrno + EINVAL);
-  if (!has_room(*pair, control_reserve_)) return Post::busy;
-  ibv_send_wr& request = add(*pair, result, context, Event::Kind::read);
-  const bool swap = wanted.kind == AtomicRequest::Kind::compare_swap;
-  request.opcode = swap ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD;
-  request.wr.atomic.remote_addr = at.address;
-  request.wr.atomic.rkey = static_cast<std::uint32_t>(at.key);
-  request.wr.atomic.compare_add = swap ? wanted.compare : wanted.value;
-  request.wr.atomic.swap = wanted.value;
+  if (!has_room(*pair, data_depth_)) return Post::busy;
+  ibv_send_wr& work = add(*pair, result, context, Event::Kind::read, false);
+  const bool swap = request.kind == AtomicRequest::Kind::compare_swap;
+  work.opcode = swap ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD;
+  work.wr.atomic.remote_addr = at.address;
+  work.wr.atomic.rkey = static_cast<std::uint32_t>(at.key);
+  work.wr.atomic.compare_add = swap ? request.compare : request.value;
+  work.wr.atomic.swap = request.value;
   return posted(*pair);
 }
 
 std::size_t VerbsRail::poll(std::span<Event> events) {
   if (stopped_ || events.empty()) return 0;
-  if (!to_ring_.empty()) ring();
-  ++turn_;
-  if (!gone_) {
-    if (turn_ % kSlowLook == 0) look_at_device();
-    const bool busy = !meeting_.empty() || !farewells_.empty();
-    if (!gone_ && (turn_ % (kSlowLook * kSlowLook) == 0 || (busy && turn_ % kSetUpLook == 0))) look_at_meetings();
+  if (to_ring_ != nullptr) ring();
+  if (++turn_ % kSetUpLook == 0) look_around();
+  std::size_t count = 0;
+  if (gone_ || !pending_.empty()) [[unlikely]] {
+    count = pending_.take(events);
+    if (gone_ || count == events.size()) return count;
   }
-  std::size_t count = pending_.empty() ? 0 : pending_.take(events);
-  if (gone_ || count == events.size()) return count;
   bool emptied = false;
   count += read_queue(events.subspan(count), emptied);
   if (emptied && !closing_.empty()) sweep();
   return count;
+}
+
+inline VerbsRail::Pair* VerbsRail::pair_named(std::uint64_t wr_id) {
+  const auto slot = static_cast<std::uint32_t>(wr_id >> kSlotShift) & kSlotMask;
+  Pair* const pair = slot < slots_.size() ? slots_[slot].pair.get() : nullptr;
+  return pair != nullptr && pair->queue.named(wr_id) ? pair : nullptr;
 }
 
 std::size_t VerbsRail::read_queue(std::span<Event> events, bool& emptied) {
@@ -151,12 +158,34 @@ std::size_t VerbsRail::read_queue(std::span<Event> events, bool& emptied) {
   while (next < end) {
     const int room = static_cast<int>(std::min<std::ptrdiff_t>(end - next, kReadBatch));
     const int found = ibv_poll_cq(queue_.get(), room, completions.data());
-    if (found < 0) {
+    if (found < 0) [[unlikely]] {
       log_error("{}: its completion queue failed", name_);
       device_gone();
       break;
     }
-    for (int i = 0; i < found && !gone_; ++i) next = take(completions[static_cast<std::size_t>(i)], next, end);
+    Pair* pair = nullptr;  // often that of the completion before
+    for (const ibv_wc *one = completions.data(), *const last = one + found; one < last; ++one) {
+      if ((one->wr_id & kSend) == 0) {
+        next = take_received(*one, next, end);
+        continue;
+      }
+      if (pair == nullptr || !pair->queue.named(one->wr_id)) pair = pair_named(one->wr_id);
+      // One completion speaks for all work requests before it that asked for none.
+      const auto index = static_cast<std::uint32_t>(one->wr_id) & SendQueue::kIndexMask;
+      const std::uint32_t count = pair != nullptr ? pair->queue.covers(index) : 0;
+      if (count == 0) [[unlikely]] {
+        take_other(*one);
+        if (gone_) break;
+        pair = nullptr;
+      } else if (one->status == IBV_WC_SUCCESS) [[likely]] {
+        next = take_sent(*pair, count, next, end);
+      } else {
+        next = take_sent(*pair, count - 1, next, end);
+        next = take_failed(*pair, *one, next, end);
+        if (gone_) break;
+        pair = nullptr;
+      }
+    }
     if (found < room) {
       emptied = !gone_;
       break;
@@ -165,7 +194,7 @@ std::size_t VerbsRail::read_queue(std::span<Event> events, bool& emptied) {
   return static_cast<std::size_t>(next - events.data());
 }
 
-Event* VerbsRail::put(const Event& event, Event* next, Event* end) {
+inline Event* VerbsRail::put(const Event& event, Event* next, Event* end) {
   if (next < end) {
     *next = event;
     return next + 1;
@@ -174,12 +203,7 @@ Event* VerbsRail::put(const Event& event, Event* next, Event* end) {
   return next;
 }
 
-Event* VerbsRail::take(const ibv_wc& completion, Event* next, Event* end) {
-  if ((completion.wr_id & kSend) != 0) {
-    if ((completion.wr_id & Office::kArrives) != Office::kArrives) return take_sent(completion, next, end);
-    if (const auto letter = office_.take(completion)) read_letter(*letter);
-    return next;
-  }
+Event* VerbsRail::take_received(const ibv_wc& completion, Event* next, Event* end) {
   --receives_;
   Event event;
   event.context = reinterpret_cast<PostContext*>(completion.wr_id);
@@ -196,42 +220,44 @@ Event* VerbsRail::take(const ibv_wc& completion, Event* next, Event* end) {
   return put(event, next, end);
 }
 
-/// One completion speaks for all work requests before it that asked for none.
-Event* VerbsRail::take_sent(const ibv_wc& completion, Event* next, Event* end) {
-  const auto slot = static_cast<std::uint32_t>(completion.wr_id >> kSlotShift) & kSlotMask;
-  const auto life = static_cast<std::uint16_t>(completion.wr_id >> SendQueue::kIndexBits);
-  Pair* const pair = slot < slots_.size() ? slots_[slot].pair.get() : nullptr;
-  std::uint32_t count = 0;
-  if (pair != nullptr && life == static_cast<std::uint16_t>(slots_[slot].generation))
-    count = pair->queue.covers(static_cast<std::uint32_t>(completion.wr_id) & SendQueue::kIndexMask);
-  if (count == 0) [[unlikely]] {
-    ++stale_;
-    return next;
-  }
-  transmits_ -= count;
-  const bool failed = completion.status != IBV_WC_SUCCESS;
+inline Event* VerbsRail::take_sent(Pair& pair, std::uint32_t count, Event* next, Event* end) {
+  transmit_room_ += count;
   for (; count != 0; --count) {
-    const SendQueue::Entry entry = pair->queue.retire();
-    const bool bad = failed && count == 1;
+    const SendQueue::Entry entry = pair.queue.retire();
     if (next < end) [[likely]] {
-      next->kind = bad ? Event::Kind::failed : entry.kind;
+      next->kind = entry.kind;
       next->context = entry.context;
-      next->error = completion.status;
       ++next;
     } else {
       Event event;
-      event.kind = bad ? Event::Kind::failed : entry.kind;
+      event.kind = entry.kind;
       event.context = entry.context;
-      event.error = completion.status;
       pending_.push(event);
     }
   }
-  if (failed) [[unlikely]] {
-    if (completion.status != IBV_WC_WR_FLUSH_ERR)
-      log_debug("{}: error completion: {}", name_, describe_error(completion.status));
-    pair_failed(*pair, completion.status, false);  // a queue pair does not survive a failed operation
-  }
   return next;
+}
+
+Event* VerbsRail::take_failed(Pair& pair, const ibv_wc& completion, Event* next, Event* end) {
+  ++transmit_room_;
+  Event event;
+  event.kind = Event::Kind::failed;
+  event.context = pair.queue.retire().context;
+  event.error = completion.status;
+  next = put(event, next, end);
+  if (completion.status != IBV_WC_WR_FLUSH_ERR)
+    log_debug("{}: error completion: {}", name_, describe_error(completion.status));
+  pair_failed(pair, completion.status, false);  // a queue pair does not survive a failed operation
+  return next;
+}
+
+/// A letter, or of a queue pair that is no more.
+void VerbsRail::take_other(const ibv_wc& completion) {
+  if ((completion.wr_id & Office::kArrives) != Office::kArrives) {
+    ++stale_;
+  } else if (const auto letter = office_.take(completion)) {
+    read_letter(*letter);
+  }
 }
 
 void VerbsRail::drain() {

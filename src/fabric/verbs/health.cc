@@ -8,6 +8,13 @@
 
 namespace railyard::fabric::verbs {
 
+void VerbsRail::look_around() {
+  if (gone_) return;
+  if (turn_ % kSlowLook == 0) look_at_device();
+  const bool busy = !meeting_.empty() || !farewells_.empty();
+  if (!gone_ && (busy || turn_ % (kSlowLook * kSlowLook) == 0)) look_at_meetings();
+}
+
 void VerbsRail::look_at_device() {
   ibv_async_event event{};
   while (!gone_ && library_->get_async_event(context_.get(), &event) == 0) {
@@ -27,17 +34,12 @@ void VerbsRail::look_for_device() {
 }
 
 void VerbsRail::take_device_event(const ibv_async_event& event) {
-  const auto tell = [this](Event::Kind kind) {
-    Event one;
-    one.kind = kind;
-    pending_.push(one);
-  };
   switch (event.event_type) {
     case IBV_EVENT_PORT_ERR:
-      if (event.element.port_num == port_.number) tell(Event::Kind::rail_down);
+      if (event.element.port_num == port_.number) tell_port(true);
       break;
     case IBV_EVENT_PORT_ACTIVE:
-      if (event.element.port_num == port_.number) tell(Event::Kind::rail_up);
+      if (event.element.port_num == port_.number) tell_port(false);
       break;
     case IBV_EVENT_QP_LAST_WQE_REACHED:
       if (auto* const pair = static_cast<Pair*>(event.element.qp->qp_context); pair != nullptr) pair->last_taken = true;
@@ -61,6 +63,15 @@ void VerbsRail::take_device_event(const ibv_async_event& event) {
   }
 }
 
+/// Devices repeat themselves; whoever listens hears of a change.
+void VerbsRail::tell_port(bool down) {
+  if (down == down_) return;
+  down_ = down;
+  Event event;
+  event.kind = down ? Event::Kind::rail_down : Event::Kind::rail_up;
+  pending_.push(event);
+}
+
 /// Every link is lost, every context comes back, and the device is let go of: its driver may be waiting for that.
 void VerbsRail::device_gone() {
   gone_ = true;
@@ -75,9 +86,7 @@ void VerbsRail::device_gone() {
     slot.pair->pair.reset();
     forget_pair(*slot.pair);
   }
-  Event event;
-  event.kind = Event::Kind::rail_down;
-  pending_.push(event);
+  tell_port(true);
   close_device();
 }
 

@@ -131,7 +131,7 @@ bool VerbsRail::fence(LinkTag tag) {
     close_guests(tag.id, tag.epoch, true);
     lives.fence_mark = pending_.mark();
   }
-  return gone_ || (lives.closing == 0 && pending_.past(lives.fence_mark));
+  return lives.closing == 0 && pending_.past(lives.fence_mark);
 }
 
 }  // namespace railyard::fabric::verbs

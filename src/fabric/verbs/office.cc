@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -9,28 +10,34 @@
 
 namespace railyard::fabric::verbs {
 
-int Office::open(const Parts& parts, const char*& step) {
+int Office::open(const Parts& parts, const char*& step, int& limit) {
   parts_ = parts;
   const Library& library = *parts.library;
   if (!fill_random(std::as_writable_bytes(std::span(&queue_key_, 1)))) return EIO;
   queue_key_ &= 0x7fffffff;  // the upper half is the system's
   memory_.resize((kReceives + kSends) * kRoom);
   step = "register memory for letters";
+  limit = parts.limits->max_mr;
   registration_ =
       Memory(library.reg_mr(parts.domain, memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE), {&library});
   if (!registration_) return errno;
 
   step = "make a datagram queue pair";
+  limit = parts.limits->max_qp;
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = parts.queue;
-  wanted.cap.max_send_wr = kSends;
-  wanted.cap.max_recv_wr = kReceives;
+  const auto most = static_cast<std::uint32_t>(parts.limits->max_qp_wr);
+  const std::uint32_t sends = std::min(kSends, most);
+  const std::uint32_t receives = std::min(kReceives, most);
+  wanted.cap.max_send_wr = sends;
+  wanted.cap.max_recv_wr = receives;
   wanted.cap.max_send_sge = wanted.cap.max_recv_sge = 1;
   wanted.qp_type = IBV_QPT_UD;
   pair_ = QueuePair(library.create_qp(parts.domain, &wanted), {&library});
   if (!pair_) return errno;
 
   step = "bring up a datagram queue pair";
+  limit = -1;
   ibv_qp_attr state{};
   state.qp_state = IBV_QPS_INIT;
   state.pkey_index = parts.port->pkey_index;
@@ -44,9 +51,9 @@ int Office::open(const Parts& parts, const char*& step) {
   if (int code = library.modify_qp(pair_.get(), &state, IBV_QP_STATE | IBV_QP_SQ_PSN)) return code;
 
   step = "offer receives for letters";
-  for (std::uint32_t number = 0; number < kReceives; ++number)
+  for (std::uint32_t number = 0; number < receives; ++number)
     if (int code = offer(number)) return code;
-  for (std::uint32_t number = 0; number < kSends; ++number) free_.push_back(kReceives + number);
+  for (std::uint32_t number = 0; number < sends; ++number) free_.push_back(kReceives + number);
   return 0;
 }
 
@@ -91,6 +98,10 @@ Result<std::shared_ptr<Peer>> Office::peer(const RailAddress& address, const std
   auto peer = std::make_shared<Peer>();
   peer->address = address;
   peer->handle = Address(parts_.library->create_ah(parts_.domain, &way), {parts_.library});
+  if (!peer->handle && errno == ENOMEM)
+    return Error(Status::no_memory, fmt::format("{}: the device makes no further address handle for a peer: {} (its "
+                                                "limit: {}). RAILYARD_INTERFACES leaves such a device out",
+                                                rail, std::strerror(errno), parts_.limits->max_ah));
   if (!peer->handle)
     return Error(Status::io, fmt::format("{}: no way to a peer's rail: {}. Do the two share a subnet or a route?", rail,
                                          std::strerror(errno)));

@@ -33,12 +33,13 @@ class Office {
     ibv_pd* domain = nullptr;
     ibv_cq* queue = nullptr;
     const Port* port = nullptr;
+    const ibv_device_attr* limits = nullptr;
     std::uint8_t traffic_class = 0;
     std::uint8_t service_level = 0;
   };
 
-  /// An errno; `step` says of what.
-  int open(const Parts& parts, const char*& step);
+  /// An errno; `step` says of what, `limit` how many of that the device can have.
+  int open(const Parts& parts, const char*& step, int& limit);
   void close();
 
   std::uint32_t queue_pair() const { return pair_->qp_num; }

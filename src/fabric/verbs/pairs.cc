@@ -160,7 +160,11 @@ void VerbsRail::close_pair(Pair& pair, bool tell) {
   pair.state = Pair::State::closing;
   pair.closing_since = SteadyClock().now();
   std::erase(meeting_, &pair);
-  std::erase(to_ring_, &pair);
+  for (Pair** at = &to_ring_; *at != nullptr; at = &(*at)->rings_after) {
+    if (*at != &pair) continue;
+    *at = pair.rings_after;
+    break;
+  }
   ibv_qp_attr state{};
   state.qp_state = IBV_QPS_ERR;
   (void)library_->modify_qp(pair.pair.get(), &state, IBV_QP_STATE);
@@ -177,7 +181,8 @@ void VerbsRail::sweep() {
   });
   if (rested.empty()) return;
   for (Pair* pair : rested) pair->pair.reset();
-  drain();  // what landed at the very end; from here on nothing does
+  drain();            // what landed at the very end; from here on nothing does
+  if (gone_) return;  // and all of them with the device
   for (Pair* pair : rested) forget_pair(*pair);
 }
 
@@ -188,7 +193,7 @@ void VerbsRail::forget_pair(Pair& pair) {
     event.kind = Event::Kind::failed;
     event.context = pair.queue.retire().context;
     event.error = IBV_WC_WR_FLUSH_ERR;
-    --transmits_;
+    ++transmit_room_;
     pending_.push(event);
   }
   if (pair.leaves) report_left(*pair.leaves);

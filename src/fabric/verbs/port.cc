@@ -111,22 +111,34 @@ int bits_in(const void* mask, std::size_t bytes) {
   return bits;
 }
 
-/// How many leading bits of the address name its network, as the interface that has it is set; -1: no interface has it.
+/// Whether the first bits of two addresses are the same.
+bool begin_alike(const std::uint8_t* one, const std::uint8_t* other, int bits) {
+  const auto whole = static_cast<std::size_t>(bits / 8);
+  if (std::memcmp(one, other, whole) != 0) return false;
+  const int rest = bits % 8;
+  return rest == 0 || ((one[whole] ^ other[whole]) >> (8 - rest)) == 0;
+}
+
+/// How many leading bits of the address name its network: as the interface that has it is set, else as one in whose
+/// network it lies; -1: there is none.
 int prefix_of(const ibv_gid& gid) {
   const std::uint32_t ipv4 = ipv4_of(gid);
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return -1;
   int prefix = -1;
-  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+  bool itself = false;
+  for (const ifaddrs* one = all; one != nullptr && !itself; one = one->ifa_next) {
     if (one->ifa_addr == nullptr || one->ifa_netmask == nullptr) continue;
-    if (ipv4 != 0 && one->ifa_addr->sa_family == AF_INET) {
-      if (reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr.s_addr != ipv4) continue;
-      prefix = bits_in(&reinterpret_cast<const sockaddr_in*>(one->ifa_netmask)->sin_addr, sizeof(in_addr));
-    } else if (ipv4 == 0 && one->ifa_addr->sa_family == AF_INET6) {
-      if (std::memcmp(&reinterpret_cast<const sockaddr_in6*>(one->ifa_addr)->sin6_addr, gid.raw, sizeof gid.raw) != 0)
-        continue;
-      prefix = bits_in(&reinterpret_cast<const sockaddr_in6*>(one->ifa_netmask)->sin6_addr, sizeof(in6_addr));
-    }
+    if (one->ifa_addr->sa_family != (ipv4 != 0 ? AF_INET : AF_INET6)) continue;
+    const auto bytes_of = [ipv4](const sockaddr* address) {
+      return ipv4 != 0 ? reinterpret_cast<const std::uint8_t*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
+                       : reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr.s6_addr;
+    };
+    const std::size_t bytes = ipv4 != 0 ? sizeof(in_addr) : sizeof(in6_addr);
+    const std::uint8_t* const own = gid.raw + sizeof gid.raw - bytes;
+    const int bits = bits_in(bytes_of(one->ifa_netmask), bytes);
+    itself = std::memcmp(bytes_of(one->ifa_addr), own, bytes) == 0;
+    if (itself || (bits > prefix && bits > 0 && begin_alike(bytes_of(one->ifa_addr), own, bits))) prefix = bits;
   }
   freeifaddrs(all);
   return prefix;

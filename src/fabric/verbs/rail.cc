@@ -28,14 +28,14 @@ constexpr std::size_t kMostWriteBytes = std::size_t{1} << 30;
 
 }  // namespace
 
-Error VerbsRail::set_up_error(const char* step, int code) const {
+Error VerbsRail::set_up_error(const char* step, int code, int limit) const {
   const char* const hint =
       code == ENOMEM || code == EPERM ? " (often: too little memory may be locked; see `ulimit -l`)" : "";
   return Error(
       code == ENOMEM ? Status::no_memory : Status::io,
-      fmt::format("{}: could not {}: {}{}. `railyard info` lists other rails; RAILYARD_INTERFACES chooses among "
+      fmt::format("{}: could not {}: {}{}{}. `railyard info` lists other rails; RAILYARD_INTERFACES chooses among "
                   "them, RAILYARD_DRIVER=ofi does without verbs",
-                  name_, step, std::strerror(code), hint));
+                  name_, step, std::strerror(code), limit < 0 ? "" : fmt::format(" (its limit: {})", limit), hint));
 }
 
 Result<std::unique_ptr<Rail>> VerbsRail::open(const RailOffer& offer, const Settings& settings) {
@@ -62,7 +62,7 @@ Result<void> VerbsRail::open_parts(const Settings& settings) {
     return set_up_error("listen for the device's events", errno);
   in_system_ = ::access(context_->device->ibdev_path, F_OK) == 0;
   domain_ = Domain(library_->alloc_pd(context_.get()), {library_});
-  if (!domain_) return set_up_error("make a protection domain", errno);
+  if (!domain_) return set_up_error("make a protection domain", errno, limits_.max_pd);
 
   // All that may be under way must fit into the completion queue: letters, receives, and what is left for transmits.
   const auto entries = static_cast<std::uint32_t>(std::max(limits_.max_cqe, 0));
@@ -73,28 +73,31 @@ Result<void> VerbsRail::open_parts(const Settings& settings) {
     return Error(
         Status::unsupported,
         fmt::format("{}: the device's queues are too short for a rail: {} work requests, {} shared receives, {} "
-                    "completions (least: {}, 1, {})",
+                    "completions (least: {}, 1, {}). RAILYARD_INTERFACES chooses another, RAILYARD_DRIVER=ofi does "
+                    "without verbs",
                     name_, limits_.max_qp_wr, limits_.max_srq_wr, limits_.max_cqe, kLeastDepth, others + kLeastDepth));
   const std::uint32_t wanted = std::min(entries, others + kTransmits);
   queue_ = Queue(library_->create_cq(context_.get(), static_cast<int>(wanted), nullptr, nullptr, 0), {library_});
-  if (!queue_) return set_up_error("make a completion queue", errno);
+  if (!queue_) return set_up_error("make a completion queue", errno, limits_.max_cq);
   transmit_room_ = wanted - others;
 
   ibv_srq_init_attr receives{};
   receives.attr.max_wr = receive_room_;
   receives.attr.max_sge = 1;
   shared_receives_ = SharedReceives(library_->create_srq(domain_.get(), &receives), {library_});
-  if (!shared_receives_) return set_up_error("make a shared receive queue", errno);
+  if (!shared_receives_) return set_up_error("make a shared receive queue", errno, limits_.max_srq);
 
   Office::Parts parts;
   parts.library = library_;
   parts.domain = domain_.get();
   parts.queue = queue_.get();
   parts.port = &port_;
+  parts.limits = &limits_;
   parts.traffic_class = static_cast<std::uint8_t>(settings.traffic_class);
   parts.service_level = static_cast<std::uint8_t>(settings.service_level);
   const char* step = "";
-  if (int code = office_.open(parts, step)) return set_up_error(step, code);
+  int limit = -1;
+  if (int code = office_.open(parts, step, limit)) return set_up_error(step, code, limit);
   witness_ = Witness(ipv4_of(port_.gid));
 
   std::uint64_t name = 0;
@@ -103,7 +106,7 @@ Result<void> VerbsRail::open_parts(const Settings& settings) {
                   witness_.port()};
   reads_ = static_cast<std::uint8_t>(std::clamp(limits_.max_qp_rd_atom, 1, static_cast<int>(kReads)));
   inline_bytes_ = kInline;
-  control_reserve_ = std::min(depth_ / 4, kControlReserve);
+  data_depth_ = depth_ - std::min(depth_ / 4, kControlReserve);
   set_capabilities();
   return {};
 }
@@ -121,7 +124,7 @@ void VerbsRail::set_capabilities() {
   capabilities_.max_message = std::min(port_.max_message, kMostMessageBytes);
   capabilities_.max_write = std::min(port_.max_message, kMostWriteBytes);
   capabilities_.inject_bytes = inline_bytes_;
-  capabilities_.depth = std::min(depth_ - control_reserve_, receive_room_);
+  capabilities_.depth = std::min(data_depth_, receive_room_);
   capabilities_.line_rate = port_.rate;
   capabilities_.fencing = Fencing::exact;
 }
@@ -179,7 +182,7 @@ void VerbsRail::close_device() {
   meeting_.clear();
   closing_.clear();
   farewells_.clear();
-  to_ring_.clear();
+  to_ring_ = nullptr;
   lately_ = {};
   for (Slot& slot : slots_) slot.pair.reset();
   office_.close();

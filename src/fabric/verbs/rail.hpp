@@ -85,6 +85,7 @@ class VerbsRail final : public Rail {
     State state = State::calling;
     QueuePair pair;
     SendQueue queue;
+    Pair* rings_after = nullptr;  ///< the next of `to_ring_`
     std::uint32_t slot = 0;
     std::uint32_t first_packet = 0;
     std::shared_ptr<Peer> peer;
@@ -101,7 +102,8 @@ class VerbsRail final : public Rail {
     std::optional<LinkTag> leaves;          ///< to be reported when it has gone
     std::optional<std::uint64_t> shut_out;  ///< the link whose fence waits for it
   };
-  struct Link {
+  /// A cache line: a post looks at nothing else to find its pair.
+  struct alignas(64) Link {
     enum class State : std::uint8_t { free, connecting, up, lost };
     State state = State::free;
     Pair* pair = nullptr;
@@ -128,7 +130,8 @@ class VerbsRail final : public Rail {
 
   VerbsRail() = default;
   Result<void> open_parts(const Settings& settings);
-  Error set_up_error(const char* step, int code) const;
+  /// `limit`: how many of the thing the device can have; -1: that is not what it is about.
+  Error set_up_error(const char* step, int code, int limit = -1) const;
   void set_capabilities();
   Result<void> refuse_if_stopped() const;
   /// Everything of the device goes, in order.
@@ -178,27 +181,34 @@ class VerbsRail final : public Rail {
   void ask_guests();
 
   // health.cc
+  /// Looks for what seldom happens, each thing in its turn.
+  void look_around();
   void look_at_device();
   void look_for_device();
   void take_device_event(const ibv_async_event& event);
   void device_gone();
+  void tell_port(bool down);
 
   // datapath.cc
   Pair* ready_pair(RemoteId remote) {
     if (remote >= links_.size() || links_[remote].state != Link::State::up) return nullptr;
     return links_[remote].pair;
   }
-  bool has_room(const Pair& pair, std::uint32_t reserve) const {
-    return pair.queue.outstanding() + reserve < depth_ && transmits_ < transmit_room_;
+  /// `depth`: how many the caller's lane may have under way.
+  bool has_room(const Pair& pair, std::uint32_t depth) const {
+    return pair.queue.outstanding() < depth && transmit_room_ != 0;
   }
-  ibv_send_wr& add(Pair& pair, LocalPiece piece, PostContext* context, Event::Kind kind);
-  Post posted(Pair& pair);
-  void ring(Pair& pair);
+  ibv_send_wr& add(Pair& pair, const LocalPiece& piece, PostContext* context, Event::Kind kind, bool copies);
+  Post posted(const Pair& pair);
+  void not_taken(Pair& pair, int code);
   Post refuse_post(const char* operation, RemoteId remote);
   Post fail(const char* operation, int error);
   std::size_t read_queue(std::span<Event> events, bool& emptied);
-  Event* take(const ibv_wc& completion, Event* next, Event* end);
-  Event* take_sent(const ibv_wc& completion, Event* next, Event* end);
+  Pair* pair_named(std::uint64_t wr_id);
+  Event* take_received(const ibv_wc& completion, Event* next, Event* end);
+  Event* take_sent(Pair& pair, std::uint32_t count, Event* next, Event* end);
+  Event* take_failed(Pair& pair, const ibv_wc& completion, Event* next, Event* end);
+  void take_other(const ibv_wc& completion);
   /// Where an event goes: to the caller, or where he has no room, to the next poll.
   Event* put(const Event& event, Event* next, Event* end);
   /// Takes all that the queue holds into `pending_`.
@@ -212,15 +222,15 @@ class VerbsRail final : public Rail {
   Witness witness_;
   ibv_device_attr limits_{};
   std::uint32_t depth_ = 0;
-  std::uint32_t control_reserve_ = 0;  ///< work requests that the data lane leaves to messages
+  std::uint32_t data_depth_ = 0;  ///< without the work requests that the data lane leaves to messages
   std::uint32_t inline_bytes_ = 0;
   std::uint32_t receive_room_ = 0;
   std::uint32_t receives_ = 0;
-  std::uint32_t transmit_room_ = 0;
-  std::uint32_t transmits_ = 0;
+  std::uint32_t transmit_room_ = 0;  ///< work requests that the completion queue still has room for
   std::uint8_t reads_ = 0;
   bool stopped_ = false;
   bool gone_ = false;       ///< the device is
+  bool down_ = false;       ///< the port is, or the device
   bool in_system_ = false;  ///< it had a place in /sys when it was opened
   std::int64_t next_slow_look_ = 0;
   unsigned turn_ = 0;
@@ -240,7 +250,7 @@ class VerbsRail final : public Rail {
   std::vector<std::uint32_t> free_slots_;
   std::vector<Link> links_;
   std::vector<RemoteId> free_links_;
-  std::vector<Pair*> to_ring_;
+  Pair* to_ring_ = nullptr;     ///< those that hold a chain
   std::vector<Pair*> meeting_;  ///< those that do not stand yet, or whose link the peer has not noted yet
   std::vector<Pair*> closing_;
   std::vector<Farewell> farewells_;

@@ -4,6 +4,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -23,6 +24,14 @@ class SendQueue {
     PostContext* context = nullptr;
     Event::Kind kind = Event::Kind::sent;
   };
+  struct Request {
+    ibv_send_wr work{};
+    ibv_sge piece{};
+  };
+
+  SendQueue() = default;
+  SendQueue(const SendQueue&) = delete;  // its requests point at each other
+  SendQueue& operator=(const SendQueue&) = delete;
 
   /// `depth`: work requests that the queue pair holds. `name`: the bits above the index in every wr_id.
   void open(ibv_qp* pair, std::uint32_t depth, std::uint64_t name) {
@@ -31,65 +40,57 @@ class SendQueue {
     std::uint32_t slots = 1;
     while (slots < depth) slots *= 2;
     entries_.resize(slots);
-    // One in four is told: the queue never waits for the one that would tell.
-    every_ = depth / 4 > 0 ? depth / 4 : 1;
-    for (std::uint32_t i = 0; i < kChain; ++i) {
-      requests_[i].sg_list = &pieces_[i];
-      requests_[i].next = i + 1 < kChain ? &requests_[i + 1] : nullptr;
-    }
+    mask_ = slots - 1;
+    // A chain is told by its last, so one in four is at least: the queue never waits for the one that would tell.
+    end_ = requests_.data() + std::clamp(depth / 4, 1U, kChain);
+    for (Request& request : requests_) request.work.sg_list = &request.piece;
   }
 
   std::uint32_t outstanding() const { return added_ - retired_; }
-  bool holds() const { return held_ != 0; }
-  bool chain_full() const { return held_ == kChain; }
+  bool holds() const { return next_ != requests_.data(); }
+  bool chain_full() const { return next_ == end_; }
 
-  /// The next work request, to be filled in; its one piece is at `sg_list`.
-  ibv_send_wr& add(PostContext* context, Event::Kind kind) {
-    ibv_send_wr& request = requests_[held_++];
-    entries_[added_ & (entries_.size() - 1)] = {context, kind};
-    request.wr_id = name_ | (added_++ & kIndexMask);
-    request.send_flags = 0;
-    if (++unsignalled_ == every_) {
-      request.send_flags = IBV_SEND_SIGNALED;
-      unsignalled_ = 0;
-    }
+  /// The next work request, to be filled in.
+  Request& add(PostContext* context, Event::Kind kind) {
+    Request& request = *next_++;
+    Entry& entry = entries_[added_ & mask_];
+    entry.context = context;
+    entry.kind = kind;
+    request.work.wr_id = name_ | (added_++ & kIndexMask);
+    request.work.next = &next_->work;
     return request;
   }
 
   /// Hands the chain to the device, its last request signalled: so nothing waits for a completion that nobody asked
   /// for. Returns an errno; what was not taken then comes back with the queue pair's end.
   int ring() {
-    ibv_send_wr& last = requests_[held_ - 1];
-    ibv_send_wr* const after = last.next;
+    ibv_send_wr& last = next_[-1].work;
     last.next = nullptr;
     last.send_flags |= IBV_SEND_SIGNALED;
-    unsignalled_ = 0;
+    next_ = requests_.data();
     ibv_send_wr* bad = nullptr;
-    const int code = ibv_post_send(pair_, requests_.data(), &bad);
-    last.next = after;
-    held_ = 0;
-    return code;
+    return ibv_post_send(pair_, &requests_.front().work, &bad);
   }
 
+  bool named(std::uint64_t wr_id) const { return (wr_id ^ name_) >> kIndexBits == 0; }
   /// How many work requests a completion of number `index` speaks for: itself and those before it; 0: it is of old.
   std::uint32_t covers(std::uint32_t index) const {
     const std::uint32_t count = ((index - retired_) & kIndexMask) + 1;
     return count <= outstanding() ? count : 0;
   }
   /// The oldest that is out; it is out no longer.
-  Entry retire() { return entries_[retired_++ & (entries_.size() - 1)]; }
+  Entry retire() { return entries_[retired_++ & mask_]; }
 
  private:
   ibv_qp* pair_ = nullptr;
   std::uint64_t name_ = 0;
   std::uint32_t added_ = 0;
   std::uint32_t retired_ = 0;
-  std::uint32_t held_ = 0;
-  std::uint32_t unsignalled_ = 0;
-  std::uint32_t every_ = 1;
+  std::uint32_t mask_ = 0;
   std::vector<Entry> entries_;
-  std::array<ibv_send_wr, kChain> requests_{};
-  std::array<ibv_sge, kChain> pieces_{};
+  std::array<Request, kChain + 1> requests_{};  // the last is never posted, only pointed at
+  Request* next_ = requests_.data();
+  Request* end_ = nullptr;
 };
 
 }  // namespace railyard::fabric::verbs

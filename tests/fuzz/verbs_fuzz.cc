@@ -1,0 +1,178 @@
+/// Letters and addresses of verbs rails as whoever knows a rail's address can write them, to the parsers and to a rail
+/// that has links of its own. Nothing may crash or be done that devices do not allow, each call costs one queue pair at
+/// most, and the links of others go on.
+#include <fuzzer/FuzzedDataProvider.h>
+
+#include <array>
+#include <cstdlib>
+
+#include "doubles/verbs/verbs_double.hpp"
+#include "fabric/rail.hpp"
+#include "fabric/verbs_stranger.hpp"
+
+namespace {
+
+using namespace railyard;          // NOLINT(google-build-using-namespace)
+using namespace railyard::fabric;  // NOLINT(google-build-using-namespace)
+using verbs::Letter;
+using verbs::RailAddress;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void parse(std::span<const std::byte> bytes) {
+  if (const auto letter = Letter::parse(bytes)) {
+    const auto again = letter->pack();
+    require(again.size() == bytes.size() && again.size() <= Letter::kMostBytes && Letter::parse(again));
+  }
+  if (const auto address = RailAddress::parse(bytes, false, "fuzz")) {
+    const auto again = RailAddress::parse(address->pack(), false, "fuzz");
+    require(again && *again == *address);
+  }
+}
+
+std::unique_ptr<Rail> open_rail(const char* device) {
+  Settings settings;
+  settings.driver = "verbs";
+  settings.interfaces = device;
+  settings.shared_memory = "off";
+  settings.rails = 1;
+  settings.log = "error";
+  auto rails = open_rails(settings);
+  require(rails.ok());
+  return std::move(rails->front());
+}
+
+/// Two rails with a link each way, and what they are told.
+class Victims {
+ public:
+  Victims() {
+    for (std::size_t i : {0u, 1u}) registrations_[i] = rails_[i]->register_memory(memory_, {}).value();
+    there_ = rails_[0]->connect(rails_[1]->address(), {kThere, 1, kBack}).value();
+    back_ = rails_[1]->connect(rails_[0]->address(), {kBack, 1, kThere}).value();
+    require(works());
+  }
+  void poll() {
+    for (auto& rail : rails_) {
+      std::array<Event, 8> events;
+      const std::size_t count = rail->poll(events);
+      for (std::size_t i = 0; i < count; ++i) {
+        require(events[i].kind != Event::Kind::lost && events[i].kind != Event::Kind::rail_down);
+        if (events[i].context != nullptr) ++came_;
+      }
+    }
+  }
+  /// A message each way.
+  bool works() {
+    std::array<PostContext, 4> contexts;
+    const std::size_t before = came_;
+    for (std::size_t i : {0u, 1u}) {
+      require(rails_[i]->receive({memory_.data() + 64, 64, registrations_[i].descriptor[0]}, &contexts[2 + i]) ==
+              Post::posted);
+    }
+    for (std::size_t i : {0u, 1u}) {
+      Post answer = Post::busy;
+      for (int tries = 0; answer == Post::busy && tries < kPatience; ++tries) {
+        answer = rails_[i]->send(i == 0 ? there_ : back_, {memory_.data(), 8, registrations_[i].descriptor[0]},
+                                 &contexts[i]);
+        poll();
+      }
+      if (answer != Post::posted) return false;
+    }
+    for (int tries = 0; came_ < before + 4 && tries < kPatience; ++tries) poll();
+    return came_ == before + 4;
+  }
+  RailAddress address() const { return *RailAddress::parse(rails_[0]->address(), false, "fuzz"); }
+  Rail& target() { return *rails_[0]; }
+
+ private:
+  static constexpr std::uint64_t kThere = 0x1111222233334444;
+  static constexpr std::uint64_t kBack = 0x5555666677778888;
+  static constexpr int kPatience = 3'000'000;
+
+  std::array<std::unique_ptr<Rail>, 2> rails_{open_rail("fake0"), open_rail("fake1")};
+  std::array<std::byte, 128> memory_{};
+  std::array<Registration, 2> registrations_;
+  RemoteId there_ = 0;
+  RemoteId back_ = 0;
+  std::size_t came_ = 0;
+};
+
+/// A handle that is one of a rail's, or its like.
+std::uint64_t handle(FuzzedDataProvider& data, std::uint64_t heard) {
+  switch (data.ConsumeIntegralInRange(0, 3)) {
+    case 0:
+      return heard;
+    case 1:
+      return data.ConsumeIntegralInRange<std::uint64_t>(0, 3) << 32 | data.ConsumeIntegralInRange<std::uint64_t>(0, 6);
+    case 2:
+      return data.ConsumeIntegralInRange<std::uint64_t>(0, 6);
+    default:
+      return data.ConsumeIntegral<std::uint64_t>();
+  }
+}
+
+Letter make_up(FuzzedDataProvider& data, const verbs::Stranger& stranger, std::uint64_t heard) {
+  Letter letter;
+  letter.kind = static_cast<Letter::Kind>(data.ConsumeIntegralInRange(1, 11));
+  letter.reason = static_cast<Letter::Reason>(data.ConsumeIntegralInRange(0, 3));
+  letter.from = stranger.address(data.ConsumeIntegralInRange<std::uint64_t>(1, 3));
+  letter.here = handle(data, heard);
+  letter.there = handle(data, heard);
+  letter.tagged = data.ConsumeIntegralInRange(0, 7) != 0;
+  letter.tag.id = data.ConsumeIntegralInRange<std::uint64_t>(0, 5);
+  letter.tag.epoch = data.ConsumeBool() ? data.ConsumeIntegralInRange<std::uint32_t>(0, 4) : ~0U;
+  letter.tag.facing = data.ConsumeIntegralInRange<std::uint64_t>(0, 5);
+  letter.end.queue_pair = data.ConsumeIntegralInRange<std::uint32_t>(1, 0xffffff);
+  letter.end.first_packet = data.ConsumeIntegralInRange<std::uint32_t>(0, 0xffffff);
+  letter.end.mtu = data.ConsumeIntegralInRange<std::uint8_t>(1, 5);
+  letter.end.reads = data.ConsumeIntegral<std::uint8_t>();
+  letter.end.ece_vendor = data.ConsumeIntegralInRange<std::uint32_t>(0, 2);
+  letter.end.ece_options = data.ConsumeIntegral<std::uint32_t>();
+  return letter;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  parse(std::as_bytes(std::span(bytes, size)));
+  FuzzedDataProvider data(bytes, size);
+  verbs_double::Network network({.devices = 3});
+  {
+    Victims victims;
+    auto stranger = verbs::Stranger::open(network.library(), "fake2");
+    require(stranger.has_value());
+    const RailAddress target = victims.address();
+    std::size_t calls = 0;
+    std::uint64_t heard = 0;
+    std::vector<RemoteId> own;
+    for (int step = 0; step < 64 && data.remaining_bytes() > 0; ++step) {
+      switch (data.ConsumeIntegralInRange(0, 9)) {
+        case 0:
+          victims.poll();
+          break;
+        case 1: {  // the rail calls him
+          auto remote =
+              victims.target().connect(stranger->address(data.ConsumeIntegralInRange<std::uint64_t>(1, 3)).pack(),
+                                       {90 + own.size(), 1, data.ConsumeIntegralInRange<std::uint64_t>(0, 5)});
+          require(remote.ok());
+          ++calls;
+          break;
+        }
+        case 2:
+          (void)victims.target().fence({data.ConsumeIntegralInRange<std::uint64_t>(0, 5), 2, 0});
+          break;
+        default:
+          ++calls;
+          (void)stranger->write(target, make_up(data, *stranger, heard));
+          victims.poll();
+      }
+      while (const auto letter = stranger->read()) heard = data.ConsumeBool() ? letter->here : letter->there;
+      require(network.count(0, verbs_double::Kind::connected_pair).created <= 1 + calls);
+    }
+    require(network.violations().empty());
+  }
+  require(network.violations().empty() && network.alive() == 0);
+  return 0;
+}
