@@ -6,6 +6,7 @@
 #include <array>
 #include <climits>
 #include <cstdlib>
+#include <fstream>
 
 namespace railyard::topology {
 
@@ -54,13 +55,15 @@ PciPlace parse_pci_path(std::string_view path) {
 PciPlace find_pci_place(std::string_view nic, const std::string& sys) {
   // A name is one folder: anything else would lead out of the class.
   if (nic.empty() || nic.starts_with('.') || nic.find('/') != std::string_view::npos) return {};
-  // libfabric puts the kind of endpoint behind the name of some RDMA devices.
-  const std::string_view device = nic.substr(0, nic.rfind('-'));
+  // libfabric puts the kind of endpoint behind the name of some RDMA devices, our verbs rails the number of the port.
+  const std::string_view device = nic.substr(0, nic.find_last_of("-:"));
   for (const auto& link :
        {fmt::format("{}/class/net/{}/device", sys, nic), fmt::format("{}/class/infiniband/{}/device", sys, nic),
         fmt::format("{}/class/infiniband/{}/device", sys, device)}) {
     PciPlace place = parse_pci_path(resolve(link));
-    if (!place.path.empty()) return place;
+    if (place.path.empty()) continue;
+    std::ifstream(place.path + "/numa_node") >> place.numa;
+    return place;
   }
   return {};
 }

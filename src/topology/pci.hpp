@@ -9,6 +9,10 @@ namespace railyard::topology {
 struct PciPlace {
   std::string path;  ///< the device's folder in /sys, all links resolved; empty: it is on no PCI bus
   std::string root;  ///< the host bridge it hangs from, "pci0000:17"; empty: unknown
+  int numa = -1;     ///< the NUMA node it is near; -1: unknown
+
+  /// "0000:17:00.0", or nothing.
+  std::string function() const { return path.substr(path.rfind('/') + 1); }
 };
 
 /// The place of a network interface ("eth0") or an RDMA device ("mlx5_0", "rdmap0s6-rdm"). Nowhere where the kernel

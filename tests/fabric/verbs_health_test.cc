@@ -38,7 +38,6 @@ TEST_F(VerbsGhosts, NothingOfAnOldLifeLandsAfterItsFence) {
 
 /// The double's ghosts are real: without the fence they land.
 TEST_F(VerbsGhosts, WithoutAFenceTheyWouldLand) {
-  network_.retry_time(std::chrono::milliseconds(2));
   Side& a = open(0);
   Side& b = open(1);
   const RemoteId link = connect(a, b, {1, 1});

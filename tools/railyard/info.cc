@@ -11,6 +11,7 @@
 #include "json.hpp"
 #include "railyard/settings.hpp"
 #include "text.hpp"
+#include "topology/pci.hpp"
 
 namespace railyard::tool {
 
@@ -72,6 +73,8 @@ std::string capability_text(const fabric::Capabilities& can) {
   if (can.inject_bytes > 0) out += fmt::format(", injects {}", readable_bytes(static_cast<double>(can.inject_bytes)));
   if (can.needs_local_registration) out += ", registers sources";
   if (can.binds_registrations) out += ", binds registrations to endpoints";
+  if (can.native_atomics) out += ", native atomics";
+  if (can.device_memory) out += ", takes dma-bufs";
   return out;
 }
 
@@ -85,10 +88,20 @@ std::string line_rate_text(double bytes_per_second) {
 
 void print_rails(const Findings& found) {
   if (!found.offers.empty()) {
-    Table offers({{"interface"}, {"driver"}, {"provider"}, {"fabric"}, {"line rate", Table::Align::right}, {"kind"}});
+    Table offers({{"interface"},
+                  {"driver"},
+                  {"provider"},
+                  {"fabric"},
+                  {"line rate", Table::Align::right},
+                  {"kind"},
+                  {"PCI"},
+                  {"NUMA"},
+                  {"detail"}});
     for (const auto& offer : found.offers) {
+      const auto place = topology::find_pci_place(offer.domain);
       offers.add({offer.domain, offer.driver, offer.provider, offer.fabric, line_rate_text(offer.line_rate),
-                  offer.loopback ? "loopback" : "network"});
+                  offer.loopback ? "loopback" : "network", place.path.empty() ? "-" : place.function(),
+                  place.numa < 0 ? "-" : fmt::format("{}", place.numa), offer.detail});
     }
     fmt::print("Found on this machine:\n{}\n", offers.text());
   }
@@ -121,6 +134,7 @@ void print_settings(const Settings& settings) {
 void write_offers(JsonWriter& json, const Findings& found) {
   json.key("found").begin_array();
   for (const auto& offer : found.offers) {
+    const auto place = topology::find_pci_place(offer.domain);
     json.begin_object()
         .field("driver", std::string_view(offer.driver))
         .field("provider", std::string_view(offer.provider))
@@ -128,6 +142,9 @@ void write_offers(JsonWriter& json, const Findings& found) {
         .field("fabric", std::string_view(offer.fabric))
         .field("line_rate_bytes_per_second", offer.line_rate)
         .field("loopback", offer.loopback)
+        .field("pci", std::string_view(place.path.empty() ? std::string() : place.function()))
+        .field("numa", place.numa)
+        .field("detail", std::string_view(offer.detail))
         .end_object();
   }
   json.end_array();

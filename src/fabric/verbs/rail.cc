@@ -123,7 +123,6 @@ void VerbsRail::set_capabilities() {
   capabilities_.device_memory = library_->reg_dmabuf_mr != nullptr;
   capabilities_.max_message = std::min(port_.max_message, kMostMessageBytes);
   capabilities_.max_write = std::min(port_.max_message, kMostWriteBytes);
-  capabilities_.inject_bytes = inline_bytes_;
   capabilities_.depth = std::min(data_depth_, receive_room_);
   capabilities_.line_rate = port_.rate;
   capabilities_.fencing = Fencing::exact;

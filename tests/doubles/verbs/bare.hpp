@@ -42,7 +42,7 @@ class End {
     int count = 0;
     ibv_device** const list = calls.get_device_list(&count);
     must(list != nullptr && static_cast<std::size_t>(count) > device, "get_device_list");
-    context = calls.open_device(list[device]);
+    context = list != nullptr ? calls.open_device(list[device]) : nullptr;
     calls.free_device_list(list);
     must(context != nullptr, "open_device");
     domain = calls.alloc_pd(context);
