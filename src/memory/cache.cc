@@ -21,7 +21,11 @@ RegionCache::RegionCache(std::span<fabric::Rail* const> rails, fabric::Access ac
     : RegionCache(rails, Limits{}, access) {}
 
 RegionCache::RegionCache(std::span<fabric::Rail* const> rails, Limits limits, fabric::Access access)
-    : rails_(rails.begin(), rails.end()), limits_(limits), access_(access) {}
+    : rails_(rails.begin(), rails.end()),
+      limits_(limits),
+      access_(access),
+      remembers_(std::ranges::none_of(
+          rails, [](const fabric::Rail* rail) { return rail->capabilities().needs_local_registration; })) {}
 
 Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> memory) {
   const auto begin = reinterpret_cast<Address>(memory.data());
@@ -41,6 +45,7 @@ Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> mem
   // Before anything is touched: a bad request must not cost the entries that it seems to overlap.
   if (auto mapped = check_mapped(memory); !mapped) return std::move(mapped.error());
   ++statistics_.misses;
+  if (!remembers_) return register_pages(page_of(begin), page_of(end - 1) + page_bytes());
   return add(page_of(begin), page_of(end - 1) + page_bytes(), dropped);
 }
 

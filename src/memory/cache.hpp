@@ -1,4 +1,8 @@
-/// RegionCache: registers the memory that puts and gets use, once, and remembers it by page range.
+/// RegionCache: registers the memory that puts, gets and messages use, and remembers it by page range where it may.
+///
+/// It may not where a rail pins pages (it needs descriptors of local memory): when a program gives memory back and gets
+/// other memory at the same place, a registration that was kept would still lead to the old pages. There a region lives
+/// as long as the operations that hold it. Whoever wants to pay once registers memory by name: a window's, a channel's.
 #pragma once
 
 #include <cstddef>
@@ -62,6 +66,7 @@ class RegionCache {
   const std::vector<fabric::Rail*> rails_;
   const Limits limits_;
   const fabric::Access access_;
+  const bool remembers_;
   mutable std::mutex mutex_;
   Entries entries_;            ///< by first address; never overlapping
   std::list<Address> by_use_;  ///< the most recently used first

@@ -256,6 +256,10 @@ void VerbsRail::take_refusal(const Letter& letter) {
 void VerbsRail::look_at_meetings() {
   const std::int64_t now = SteadyClock().now();
   witness_.sweep();
+  if (office_.broken()) {
+    drain();  // no completion of its old life is to take the room of a new one
+    office_.revive();
+  }
   for (std::size_t i = 0; i < meeting_.size();) {
     Pair& pair = *meeting_[i];
     const bool settled = pair.state == Pair::State::standing && (!pair.link || pair.bound);

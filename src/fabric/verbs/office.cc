@@ -27,21 +27,26 @@ int Office::open(const Parts& parts, const char*& step, int& limit) {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = parts.queue;
   const auto most = static_cast<std::uint32_t>(parts.limits->max_qp_wr);
-  const std::uint32_t sends = std::min(kSends, most);
-  const std::uint32_t receives = std::min(kReceives, most);
-  wanted.cap.max_send_wr = sends;
-  wanted.cap.max_recv_wr = receives;
+  sends_ = std::min(kSends, most);
+  receives_ = std::min(kReceives, most);
+  wanted.cap.max_send_wr = sends_;
+  wanted.cap.max_recv_wr = receives_;
   wanted.cap.max_send_sge = wanted.cap.max_recv_sge = 1;
   wanted.qp_type = IBV_QPT_UD;
   pair_ = QueuePair(library.create_qp(parts.domain, &wanted), {&library});
   if (!pair_) return errno;
 
-  step = "bring up a datagram queue pair";
   limit = -1;
+  return bring_up(step);
+}
+
+int Office::bring_up(const char*& step) {
+  const Library& library = *parts_.library;
+  step = "bring up a datagram queue pair";
   ibv_qp_attr state{};
   state.qp_state = IBV_QPS_INIT;
-  state.pkey_index = parts.port->pkey_index;
-  state.port_num = parts.port->number;
+  state.pkey_index = parts_.port->pkey_index;
+  state.port_num = parts_.port->number;
   state.qkey = queue_key_;
   if (int code = library.modify_qp(pair_.get(), &state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY))
     return code;
@@ -51,10 +56,21 @@ int Office::open(const Parts& parts, const char*& step, int& limit) {
   if (int code = library.modify_qp(pair_.get(), &state, IBV_QP_STATE | IBV_QP_SQ_PSN)) return code;
 
   step = "offer receives for letters";
-  for (std::uint32_t number = 0; number < receives; ++number)
+  for (std::uint32_t number = 0; number < receives_; ++number)
     if (int code = offer(number)) return code;
-  for (std::uint32_t number = 0; number < sends; ++number) free_.push_back(kReceives + number);
+  free_.clear();
+  for (std::uint32_t number = 0; number < sends_; ++number) free_.push_back(kReceives + number);
   return 0;
+}
+
+void Office::revive() {
+  ibv_qp_attr state{};
+  state.qp_state = IBV_QPS_RESET;
+  const char* step = "";
+  ++lives_;
+  free_.clear();
+  // While the port is down this may fail: it is tried again.
+  if (parts_.library->modify_qp(pair_.get(), &state, IBV_QP_STATE) == 0 && bring_up(step) == 0) broken_ = false;
 }
 
 void Office::close() {
@@ -67,7 +83,7 @@ void Office::close() {
 int Office::offer(std::uint32_t number) {
   ibv_sge piece{reinterpret_cast<std::uint64_t>(place(number)), static_cast<std::uint32_t>(kRoom), registration_->lkey};
   ibv_recv_wr request{};
-  request.wr_id = kArrives | number;
+  request.wr_id = kArrives | life() | number;
   request.sg_list = &piece;
   request.num_sge = 1;
   ibv_recv_wr* bad = nullptr;
@@ -117,7 +133,7 @@ bool Office::send(const Peer& to, const Letter& letter) {
   ibv_sge piece{reinterpret_cast<std::uint64_t>(place(number)), static_cast<std::uint32_t>(bytes.size()),
                 registration_->lkey};
   ibv_send_wr request{};
-  request.wr_id = kLeaves | number;
+  request.wr_id = kLeaves | life() | number;
   request.sg_list = &piece;
   request.num_sge = 1;
   request.opcode = IBV_WR_SEND;
@@ -132,15 +148,18 @@ bool Office::send(const Peer& to, const Letter& letter) {
 }
 
 std::optional<Letter> Office::take(const ibv_wc& completion) {
+  if (static_cast<std::uint16_t>(completion.wr_id >> kLifeShift) != lives_) return std::nullopt;
   const auto number = static_cast<std::uint32_t>(completion.wr_id);
+  if (completion.status != IBV_WC_SUCCESS) broken_ = true;
   if ((completion.wr_id & kLeaves) == kLeaves) {
     free_.push_back(number);
     return std::nullopt;
   }
+  if (completion.status != IBV_WC_SUCCESS) return std::nullopt;
   std::optional<Letter> letter;
-  if (completion.status == IBV_WC_SUCCESS && completion.byte_len >= kHeader)
+  if (completion.byte_len >= kHeader)
     letter = Letter::parse({place(number) + kHeader, std::min<std::size_t>(completion.byte_len, kRoom) - kHeader});
-  if (completion.status != IBV_WC_WR_FLUSH_ERR) (void)offer(number);
+  (void)offer(number);
   return letter;
 }
 

@@ -50,6 +50,10 @@ class Office {
   bool send(const Peer& to, const Letter& letter);
   /// A completion of this queue pair: the letter in it, if one arrived.
   std::optional<Letter> take(const ibv_wc& completion);
+  /// A letter that could not leave, for a port that was down, breaks the queue pair: it is brought up again, under the
+  /// same number. Letters on their way are lost, as they may be.
+  bool broken() const { return broken_; }
+  void revive();
 
   /// The way to a rail, for queue pairs.
   ibv_ah_attr way_to(const RailAddress& address) const;
@@ -59,9 +63,18 @@ class Office {
   static constexpr std::size_t kRoom = kHeader + Letter::kMostBytes;
 
   std::byte* place(std::size_t number) { return memory_.data() + number * kRoom; }
+  int bring_up(const char*& step);
   int offer(std::uint32_t number);
+  /// In a wr_id, above the number: which life of the queue pair it is of.
+  std::uint64_t life() const { return std::uint64_t{lives_} << kLifeShift; }
+
+  static constexpr int kLifeShift = 32;
 
   Parts parts_;
+  std::uint32_t sends_ = 0;
+  std::uint32_t receives_ = 0;
+  std::uint16_t lives_ = 0;
+  bool broken_ = false;
   std::uint32_t queue_key_ = 0;
   std::vector<std::byte> memory_;
   Memory registration_;
