@@ -2,6 +2,8 @@
 // channels (T9).
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+
 #include "doubles/verbs/verbs_double.hpp"
 #include "stations.hpp"
 
@@ -92,6 +94,32 @@ TEST_F(VerbsCapacity, PrivateLinksBeyondTheDeviceAreAnErrorAndTheOpenOnesGoOn) {
   const ChannelPair again = connect(*a, *b);
   ASSERT_TRUE(again.out && again.in);
   EXPECT_TRUE(carries(again, 1));
+}
+
+TEST_F(VerbsCapacity, ChannelsComeAndGoWithoutGrowth) {
+  const char* const asked = std::getenv("TEST_LONG");
+  const int cycles = asked != nullptr && asked[0] == '1' ? 2048 : 128;
+  for (const std::uint32_t links : {0U, 2U}) {
+    const auto a = open_station(on("fake0", links));
+    const auto b = open_station(on("fake1", links));
+    ASSERT_TRUE(a && b);
+    for (int cycle = 0; cycle < cycles; ++cycle) {
+      const ChannelPair there = connect(*a, *b);
+      const ChannelPair back = connect(*b, *a);
+      ASSERT_TRUE(there.out && there.in && back.out && back.in);
+      ASSERT_TRUE(carries(there, static_cast<std::uint32_t>(cycle)));
+      ASSERT_TRUE(carries(back, static_cast<std::uint32_t>(cycle), 100'000));
+    }
+    for (const std::size_t device : {0u, 1u}) {
+      ASSERT_TRUE(eventually([&] { return network_.count(device, Kind::connected_pair).alive == 0; }));
+      // A closed one stays a while for its last acknowledgement.
+      EXPECT_LE(network_.count(device, Kind::connected_pair).peak, 64u);
+      EXPECT_LE(network_.count(device, Kind::address_handle).peak, 64u);
+      EXPECT_EQ(network_.count(device, Kind::datagram_pair).alive, 1u);
+      EXPECT_EQ(network_.count(device, Kind::completion_queue).alive, 1u);
+      EXPECT_LE(network_.count(device, Kind::region).alive, 16u);
+    }
+  }
 }
 
 TEST_F(VerbsCapacity, ShortQueuesUnderManySharersAreBackPressureOnly) {
