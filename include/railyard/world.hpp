@@ -84,7 +84,8 @@ class World {
   void progress();
 
   /// Registers memory on every rail ahead of time, so that the first put or get from it does not pay for it.
-  /// Optional: memory is registered on first use otherwise. Ends with `forget`.
+  /// Optional: memory is registered on first use otherwise, and where rails pin pages (verbs) with every use. Ends with
+  /// `forget`.
   Result<void> remember(std::span<const std::byte> memory);
   /// Drops cached registrations that overlap `memory`. Call before unmapping memory that puts or gets used, and with no
   /// operation on it outstanding.

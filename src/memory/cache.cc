@@ -28,6 +28,16 @@ RegionCache::RegionCache(std::span<fabric::Rail* const> rails, Limits limits, fa
           rails, [](const fabric::Rail* rail) { return rail->capabilities().needs_local_registration; })) {}
 
 Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> memory) {
+  return find(memory, remembers_);
+}
+
+Result<void> RegionCache::remember(std::span<const std::byte> memory) {
+  auto region = find(memory, true);
+  if (!region) return std::move(region.error());
+  return {};
+}
+
+Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> memory, bool keep) {
   const auto begin = reinterpret_cast<Address>(memory.data());
   const Address end = begin + memory.size();
   // What leaves the cache is let go after the lock: closing a registration takes its time.
@@ -45,7 +55,7 @@ Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> mem
   // Before anything is touched: a bad request must not cost the entries that it seems to overlap.
   if (auto mapped = check_mapped(memory); !mapped) return std::move(mapped.error());
   ++statistics_.misses;
-  if (!remembers_) return register_pages(page_of(begin), page_of(end - 1) + page_bytes());
+  if (!keep) return register_pages(page_of(begin), page_of(end - 1) + page_bytes());
   return add(page_of(begin), page_of(end - 1) + page_bytes(), dropped);
 }
 

@@ -2,7 +2,8 @@
 ///
 /// It may not where a rail pins pages (it needs descriptors of local memory): when a program gives memory back and gets
 /// other memory at the same place, a registration that was kept would still lead to the old pages. There a region lives
-/// as long as the operations that hold it. Whoever wants to pay once registers memory by name: a window's, a channel's.
+/// as long as the operations that hold it, but for what was asked to be remembered: whoever does that has promised to
+/// have it forgotten before the memory goes.
 #pragma once
 
 #include <cstddef>
@@ -44,6 +45,8 @@ class RegionCache {
   /// A region that contains `memory`. A miss checks that the memory is mapped and registers its pages, together with
   /// those of the entries that it overlaps.
   Result<std::shared_ptr<Region>> find(std::span<const std::byte> memory);
+  /// The same, kept until it is forgotten (or leaves as the least recently used).
+  Result<void> remember(std::span<const std::byte> memory);
   /// Drops every entry that touches these bytes' pages. Before unmapping memory that was used.
   void forget(std::span<const std::byte> memory);
   Statistics statistics() const;
@@ -57,6 +60,7 @@ class RegionCache {
   };
   using Entries = std::map<Address, Entry>;
 
+  Result<std::shared_ptr<Region>> find(std::span<const std::byte> memory, bool keep);
   Result<std::shared_ptr<Region>> add(Address first, Address last, std::vector<std::shared_ptr<Region>>& dropped);
   Result<std::shared_ptr<Region>> register_pages(Address first, Address last);
   Entries::iterator first_touching(Address first);

@@ -25,7 +25,7 @@ Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byt
                                                 "up one, or make one larger",
                                                 message::kMostRegistrations));
   }
-  auto region = memory::Region::open(engine_.rails(), memory, {.remote = true});
+  auto region = memory::Region::open(engine_.rails(), memory, {.remote = true, .bulk = true});
   if (!region) return std::move(region.error());
   auto state = std::make_unique<MemoryState>();
   state->channel = shared_from_this();

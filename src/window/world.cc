@@ -132,8 +132,7 @@ void World::progress() {
 
 Result<void> World::remember(std::span<const std::byte> memory) {
   const transport::BatonHold hold(state_->engine->baton());
-  const auto region = state_->engine->cache().find(memory);
-  return region ? Result<void>() : Result<void>(region.error().copy());
+  return state_->engine->cache().remember(memory);
 }
 
 void World::forget(std::span<const std::byte> memory) {

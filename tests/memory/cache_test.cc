@@ -38,6 +38,31 @@ TEST_F(Cache, WhatLiesWithinIsAHit) {
   EXPECT_EQ(cache.statistics().misses, 1u);
 }
 
+TEST_F(Cache, WherePagesArePinnedNothingOutlivesItsUse) {
+  rail_.pin();
+  RegionCache cache(rails_);
+  {
+    const auto first = cache.find(pages_.pages(4, 4));
+    const auto again = cache.find(pages_.pages(4, 4));
+    ASSERT_TRUE(first.ok() && again.ok());
+    EXPECT_NE(*first, *again) << "the memory may be another by now";
+    EXPECT_EQ(rail_.alive(), 2u);
+  }
+  EXPECT_EQ(rail_.alive(), 0u);
+}
+
+TEST_F(Cache, WherePagesArePinnedWhatIsToBeRememberedIs) {
+  rail_.pin();
+  RegionCache cache(rails_);
+  ASSERT_TRUE(cache.remember(pages_.pages(4, 4)).ok());
+  const auto region = cache.find(pages_.pages(5, 1));
+  ASSERT_TRUE(region.ok());
+  EXPECT_TRUE(covers(**region, pages_.pages(4, 4)));
+  EXPECT_EQ(rail_.registered(), 1u);
+  cache.forget(pages_.pages(4, 1));
+  EXPECT_EQ(rail_.alive(), 1u) << "it is in use";
+}
+
 TEST_F(Cache, APageIsRegisteredWhole) {
   RegionCache cache(rails_);
   const auto first = cache.find(pages_.pages(3, 1).subspan(100, 8));

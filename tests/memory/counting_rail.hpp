@@ -55,6 +55,7 @@ class CountingRail final : public fabric::Rail {
   std::string failure() const override { return "a counting rail posts nothing"; }
 
   void refuse(bool refuse) { refuse_ = refuse; }
+  void pin() { capabilities_.needs_local_registration = true; }
   std::size_t alive() const {
     const std::lock_guard lock(mutex_);
     return alive_.size();

@@ -3,16 +3,27 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <array>
+#include <type_traits>
+#include <utility>
+
 namespace railyard::fabric::verbs {
 
 namespace {
 
 constexpr const char* kName = "libibverbs.so.1";
 
+/// Needs no destructor: rails may outlive every static, and nothing may be left when a plugin is unloaded.
 struct Loaded {
   Library calls;
-  std::string error;
+  std::array<char, 400> error{};  ///< empty: there is none
+
+  template <typename... Parts>
+  void fail(fmt::format_string<Parts...> format, Parts&&... parts) {
+    fmt::format_to_n(error.data(), error.size() - 1, format, std::forward<Parts>(parts)...);
+  }
 };
+static_assert(std::is_trivially_destructible_v<Loaded>);
 
 template <typename Call>
 bool find(void* object, const char* name, Call& call) {
@@ -25,7 +36,7 @@ Loaded load() {
   void* const object = ::dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) {
     const char* const why = ::dlerror();
-    loaded.error = fmt::format(
+    loaded.fail(
         "there is no {} here ({}): install libibverbs and the NIC's provider (Debian: "
         "libibverbs1, ibverbs-providers)",
         kName, why == nullptr ? "unknown" : why);
@@ -65,7 +76,7 @@ Loaded load() {
   find(object, "ibv_reg_dmabuf_mr", calls.reg_dmabuf_mr);
   find(object, "ibv_query_ece", calls.query_ece);
   find(object, "ibv_set_ece", calls.set_ece);
-  if (missing != nullptr) loaded.error = fmt::format("{} here has no {}: it is too old", kName, missing);
+  if (missing != nullptr) loaded.fail("{} here has no {}: it is too old", kName, missing);
   return loaded;
 }
 
@@ -75,9 +86,8 @@ const Library* g_other = nullptr;
 
 Result<const Library*> library() {
   if (g_other != nullptr) return g_other;
-  // Never closed, since providers keep state; and never destroyed: rails may outlive every static.
-  static const Loaded& loaded = *new Loaded(load());
-  if (!loaded.error.empty()) return Error(Status::not_found, loaded.error);
+  static const Loaded loaded = load();  // never closed, since providers keep state
+  if (loaded.error[0] != 0) return Error(Status::not_found, loaded.error.data());
   return &loaded.calls;
 }
 
