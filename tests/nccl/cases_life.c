@@ -110,7 +110,8 @@ void case_cycles(struct rank *rank) {
   const long grown = resident_kilobytes() - before;
   end_threads(rank);
   if (rank->number == 0) printf("%d communicators: %ld KiB more\n", cycles, grown);
-  CHECK(SANITIZED || grown < 2048 + 4L * cycles, "%d communicators left %ld KiB behind", cycles, grown);
+  /* What the allocator keeps for threads that come and go differs by some MiB; what is left each time adds up. */
+  CHECK(SANITIZED || grown < 8192 + 4L * cycles, "%d communicators left %ld KiB behind", cycles, grown);
 }
 
 /* ---- i: the library is unloaded ---------------------------------------------------------------------------------- */
