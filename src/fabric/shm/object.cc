@@ -322,7 +322,7 @@ void remove_dead_objects(const std::string& directory) {
 }
 
 #if defined(__x86_64__)
-__attribute__((target("cx16")))
+__attribute__((target("cx16"), noinline))  // callers are compiled for less
 #endif
 Owner exchange_owner(Owner& owner, const Owner& expected, const Owner& desired) {
   using Both __attribute__((mode(TI))) = unsigned int;
