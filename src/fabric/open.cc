@@ -27,19 +27,7 @@ constexpr std::array kDrivers = {
     Driver{"verbs", &discover_verbs, &open_verbs},
 };
 
-/// The driver that the settings name. "auto" is verbs where a port of it can be used, unless a libfabric provider is
-/// asked for.
-Result<const Driver*> find_driver(const Settings& settings) {
-  const bool automatic = settings.driver == "auto";
-  std::string_view name = settings.driver;
-  if (automatic) {
-    name = "ofi";
-    if (settings.provider.empty()) {
-      const auto offers = discover_verbs(settings);
-      if (offers && std::ranges::any_of(*offers, [](const RailOffer& offer) { return !offer.loopback; }))
-        name = "verbs";
-    }
-  }
+Result<const Driver*> find_driver(std::string_view name) {
   for (const Driver& driver : kDrivers)
     if (driver.name == name) return &driver;
   std::string known = "auto";
@@ -51,7 +39,13 @@ Result<const Driver*> find_driver(const Settings& settings) {
 }  // namespace
 
 Result<std::vector<RailOffer>> discover(const Settings& settings) {
-  auto driver = find_driver(settings);
+  const bool automatic = settings.driver == "auto";
+  // Verbs where a port of it can be used, unless a libfabric provider is asked for.
+  if (automatic && settings.provider.empty()) {
+    auto offers = discover_verbs(settings);
+    if (offers && std::ranges::any_of(*offers, [](const RailOffer& offer) { return !offer.loopback; })) return offers;
+  }
+  auto driver = find_driver(automatic ? std::string_view("ofi") : settings.driver);
   if (!driver) return std::move(driver.error());
   return (*driver)->discover(settings);
 }
@@ -67,10 +61,10 @@ Result<std::vector<RailOffer>> chosen_offers(const Settings& settings) {
 }
 
 Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings) {
-  auto driver = find_driver(settings);
-  if (!driver) return std::move(driver.error());
   auto offers = chosen_offers(settings);
   if (!offers) return std::move(offers.error());
+  auto driver = find_driver(offers->front().driver);
+  if (!driver) return std::move(driver.error());
   std::vector<std::unique_ptr<Rail>> rails;
   const std::size_t count = settings.rails == 0 ? offers->size() : settings.rails;
   for (std::size_t i = 0; i < count; ++i) {
