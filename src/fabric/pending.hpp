@@ -20,6 +20,21 @@ class PendingEvents {
     items_[pushed_++ & (items_.size() - 1)] = {event, false};
   }
 
+  void push_lost(RemoteId remote, int error, bool refused) {
+    Event event;
+    event.kind = Event::Kind::lost;
+    event.remote = remote;
+    event.error = error;
+    event.refused = refused;
+    push(event);
+  }
+  void push_left(const LinkTag& link) {
+    Event event;
+    event.kind = Event::Kind::left;
+    event.link = link;
+    push(event);
+  }
+
   std::size_t take(std::span<Event> room) {
     std::size_t count = 0;
     while (count < room.size() && !empty()) {

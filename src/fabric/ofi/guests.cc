@@ -75,10 +75,7 @@ void ConnectedRail::guest_left(fid* endpoint) {
 void ConnectedRail::report_left(const LinkTag& tag) {
   drain(kMessages);
   drain(kGuestData);
-  Event event;
-  event.kind = Event::Kind::left;
-  event.link = tag;
-  pending_.push(event);
+  pending_.push_left(tag);
 }
 
 void ConnectedRail::close_guests(std::uint64_t id, std::uint32_t epoch, bool report) {

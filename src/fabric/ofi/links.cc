@@ -87,12 +87,7 @@ void ConnectedRail::lose(RemoteId remote, int error, bool refused) {
   Link& link = *links_[remote];
   if (link.state == Link::State::lost) return;
   set_state(link, Link::State::lost);
-  Event event;
-  event.kind = Event::Kind::lost;
-  event.remote = remote;
-  event.error = error;
-  event.refused = refused;
-  pending_.push(event);
+  pending_.push_lost(remote, error, refused);
 }
 
 void ConnectedRail::disconnect(RemoteId remote) {

@@ -51,12 +51,7 @@ void VerbsRail::lose(RemoteId remote, int error, bool refused) {
   Link& link = links_[remote];
   if (link.state == Link::State::lost) return;
   link.state = Link::State::lost;
-  Event event;
-  event.kind = Event::Kind::lost;
-  event.remote = remote;
-  event.error = error;
-  event.refused = refused;
-  pending_.push(event);
+  pending_.push_lost(remote, error, refused);
 }
 
 void VerbsRail::disconnect(RemoteId remote) {
@@ -96,12 +91,7 @@ void VerbsRail::seat_guest(Pair& pair, const LinkTag& tag) {
   lives_[tag.id].newest = tag.epoch;
 }
 
-void VerbsRail::report_left(const LinkTag& tag) {
-  Event event;
-  event.kind = Event::Kind::left;
-  event.link = tag;
-  pending_.push(event);
-}
+void VerbsRail::report_left(const LinkTag& tag) { pending_.push_left(tag); }
 
 void VerbsRail::close_guests(std::uint64_t id, std::uint32_t epoch, bool fences) {
   for (Slot& slot : slots_) {
