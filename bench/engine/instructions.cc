@@ -34,7 +34,7 @@ class NullRail final : public fabric::Rail {
   Result<fabric::Registration> register_memory(std::span<std::byte>, fabric::Access) override {
     return fabric::Registration{};
   }
-  void deregister_memory(const fabric::Registration&) override {}
+  void revoke(const fabric::Registration&) override {}
   fabric::Post send(fabric::RemoteId, fabric::LocalPiece message, fabric::PostContext* context) override {
     wire::FrameHeader header;
     std::memcpy(&header, message.address, sizeof header);

@@ -77,8 +77,8 @@ class ByRail final : public Writer {
     while (!writes[0].done) take();
   }
   ~ByRail() override {
-    near_->deregister_memory(near_registration_);
-    far_->deregister_memory(far_registration_);
+    near_->revoke(near_registration_);
+    far_->revoke(far_registration_);
   }
   ByRail(const ByRail&) = delete;
   ByRail& operator=(const ByRail&) = delete;

@@ -123,6 +123,20 @@ struct WriteOptions {
   bool delivery_complete = false;  ///< only where the capability says so
 };
 
+/// What is at fault when an operation fails.
+enum class Blame : std::uint8_t {
+  link,       ///< the link broke, or was disconnected: the operation may be done again on another
+  operation,  ///< this operation alone: the target has no such key or range, or the source cannot be read. Done again
+              ///< it would fail again. The link may break with it (a `lost` event says so)
+};
+
+/// What the machine that a link leads to says of the process there.
+enum class Liveness : std::uint8_t {
+  unknown,  ///< the driver has no way to tell, or got no answer lately
+  alive,    ///< its kernel holds the process's end of a connection: it may be stopped or busy, but it is there
+  gone,     ///< its machine answers that no such process is there
+};
+
 /// What `poll` reports.
 struct Event {
   enum class Kind : std::uint8_t {
@@ -142,7 +156,8 @@ struct Event {
   std::uint32_t immediate = 0;
   std::size_t bytes = 0;
   PostContext* context = nullptr;
-  int error = 0;  ///< the driver's code, for `describe_error`
+  int error = 0;              ///< the driver's code, for `describe_error`
+  Blame blame = Blame::link;  ///< of a `failed`
   bool refused = false;
   RemoteId remote = 0;
   LinkTag link = {};
@@ -177,8 +192,12 @@ class Rail {
   virtual void forget(std::uint64_t /*link*/) {}
 
   virtual Result<Registration> register_memory(std::span<std::byte> memory, Access access) = 0;
-  /// No operation on it may be in flight.
-  virtual void deregister_memory(const Registration& registration) = 0;
+  /// Takes the memory back. When this returns, no peer reads or writes a byte of it through this rail, whatever the
+  /// peers do and whatever was under way: the key is invalid, and what is half-way lands nowhere. A peer's operation
+  /// that names the key fails at its origin with `Blame::operation`. Unrelated links stay up where the driver can do
+  /// that; a driver that cannot closes the inbound links that might still land there. No post of our own that names it
+  /// may be in flight.
+  virtual void revoke(const Registration& registration) = 0;
 
   /// A message to the remote's control lane. Each takes one posted receive there.
   virtual Post send(RemoteId remote, LocalPiece message, PostContext* context) = 0;
@@ -199,8 +218,18 @@ class Rail {
   /// Fills `events` with what happened; returns how many. Also moves the driver on where it needs that.
   virtual std::size_t poll(std::span<Event> events) = 0;
 
+  /// A file descriptor that becomes readable when `poll` may have something to do, for a thread that sleeps in the
+  /// kernel; -1: the rail has none and must be polled now and then.
+  virtual int descriptor() const { return -1; }
+  /// Called before sleeping on `descriptor`. True: nothing waits, and whatever happens from now on makes it readable.
+  /// False: poll first.
+  virtual bool arm() { return true; }
+  /// Whether the process at the other end lives, as far as this rail can tell without that process's help. Costs a
+  /// system call or a few: asked only about a silent peer.
+  virtual Liveness liveness(RemoteId /*remote*/) { return Liveness::unknown; }
+
   /// For shutdown: after this the rail touches no memory any more, posted receives included; posts fail, poll is empty.
-  /// Closes registrations, then endpoints; a later `deregister_memory` finds nothing left to do. A rail that moves only
+  /// Closes registrations, then endpoints; a later `revoke` finds nothing left to do. A rail that moves only
   /// inside `poll` has nothing to stop.
   virtual void stop() {}
 

@@ -10,7 +10,7 @@ Region::Region(std::span<fabric::Rail* const> rails, std::span<std::byte> memory
 }
 
 Region::~Region() {
-  for (std::size_t i = 0; i < registrations_.size(); ++i) rails_[i]->deregister_memory(registrations_[i]);
+  for (std::size_t i = 0; i < registrations_.size(); ++i) rails_[i]->revoke(registrations_[i]);
 }
 
 Result<std::shared_ptr<Region>> Region::open(std::span<fabric::Rail* const> rails, std::span<std::byte> memory,

@@ -62,7 +62,7 @@ class LedgerRail final : public fabric::Rail {
   Result<fabric::Registration> register_memory(std::span<std::byte> memory, fabric::Access access) override {
     return rail_->register_memory(memory, access);
   }
-  void deregister_memory(const fabric::Registration& registration) override { rail_->deregister_memory(registration); }
+  void revoke(const fabric::Registration& registration) override { rail_->revoke(registration); }
   fabric::Post send(RemoteId remote, fabric::LocalPiece message, fabric::PostContext* context) override {
     return rail_->send(remote, message, context);
   }

@@ -253,8 +253,8 @@ TEST_P(ConnectedLink, AHalfFilledReceiveComesBack) {
   EXPECT_EQ(find(b_, Event::Kind::failed)->context, &received);
   connect(a_, b_, {kTag.id, kTag.epoch + 1});
   EXPECT_TRUE(delivers());
-  a_.rail->deregister_memory(*from);
-  b_.rail->deregister_memory(*to);
+  a_.rail->revoke(*from);
+  b_.rail->revoke(*to);
 }
 
 TEST_P(ConnectedLink, AFenceStopsAWriterInMidWrite) {

@@ -277,7 +277,7 @@ TEST_P(RailContract, AKeyDiesWithItsRegistration) {
   };
   ASSERT_EQ(write(), Post::posted);
   ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::written) == 1; }));
-  b_.rail->deregister_memory(*registration);
+  b_.rail->revoke(*registration);
   ASSERT_EQ(write(), Post::posted);
   ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::failed) == 1; }));
 }
@@ -291,7 +291,7 @@ TEST_P(RailContract, RegistersTheSameMemoryManyTimes) {
       for (const Registration& other : registrations) EXPECT_NE(other.key, registration->key);
       registrations.push_back(*registration);
     }
-    for (const Registration& registration : registrations) a_.rail->deregister_memory(registration);
+    for (const Registration& registration : registrations) a_.rail->revoke(registration);
     registrations.clear();
   }
 }

@@ -176,7 +176,7 @@ TEST_F(ShmRailTest, ADeregisteredKeyStopsALongWriteHalfWay) {
   const std::size_t copied = b_.rail->bytes_copied_once();
   ASSERT_GT(copied, 0U);
   ASSERT_LT(copied, kLong);
-  b_.rail->deregister_memory(b_.registration);
+  b_.rail->revoke(b_.registration);
   ASSERT_TRUE(pump_until([&] { return a_.seen(Event::Kind::failed) == 1; }));
   EXPECT_EQ(b_.seen(Event::Kind::landed), 0U);
   EXPECT_EQ(b_.rail->bytes_copied_once(), copied);
@@ -186,7 +186,7 @@ TEST_F(ShmRailTest, ADeregisteredKeyStopsALongWriteHalfWay) {
 
 TEST_F(ShmRailTest, ALongReadOfAKeyThatIsGoneFails) {
   settle();
-  b_.rail->deregister_memory(b_.registration);
+  b_.rail->revoke(b_.registration);
   PostContext context;
   ASSERT_TRUE(posts([&] {
     return a_.rail->read({a_.peer, b_.at(0), b_.registration.key}, a_.piece(kLong), &context);

@@ -52,7 +52,7 @@ class TwoRails : public ::testing::TestWithParam<Bed> {
     for (Side* side : {&a_, &b_}) {
       if (!side->rail) continue;
       if (stop_first_ || !side->fed.empty()) side->rail->stop();
-      side->rail->deregister_memory(side->registration);
+      side->rail->revoke(side->registration);
       side->rail.reset();
     }
     EXPECT_EQ(strict_.violations(), 0u) << strict_.text();

@@ -22,7 +22,7 @@ TEST_F(VerbsMemory, OnlyBulkDataMayArriveInAnyOrder) {
   auto local = a.rail->register_memory(bytes, {});
   ASSERT_TRUE(plain.ok() && local.ok());
   EXPECT_EQ(network_.relaxed_regions(), 1u);
-  for (const Registration& one : {*bulk, *plain, *local}) a.rail->deregister_memory(one);
+  for (const Registration& one : {*bulk, *plain, *local}) a.rail->revoke(one);
   EXPECT_EQ(network_.relaxed_regions(), 0u);
 }
 
@@ -76,7 +76,7 @@ TEST_F(VerbsMemory, ADmaBufIsWrittenWhereItLies) {
   EXPECT_EQ(mapped[page + 1511], std::byte{9});
   EXPECT_EQ(mapped[page + 1512], std::byte{0});
   EXPECT_EQ(network_.relaxed_regions(), 0u);
-  b.rail->deregister_memory(*registration);
+  b.rail->revoke(*registration);
   ::munmap(mapped, 4 * page);
   ::close(file);
 }

@@ -35,7 +35,7 @@ class CountingRail final : public fabric::Rail {
     ++registered_;
     return registration;
   }
-  void deregister_memory(const fabric::Registration& registration) override {
+  void revoke(const fabric::Registration& registration) override {
     const std::lock_guard lock(mutex_);
     EXPECT_EQ(alive_.erase(registration.id[0]), 1u) << "closed twice or never opened";
   }

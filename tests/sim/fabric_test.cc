@@ -41,7 +41,7 @@ std::uint64_t trace_of(std::uint64_t seed) {
     a->poll(events);
     b->poll(events);
   }
-  b->deregister_memory(registration);
+  b->revoke(registration);
   return fabric.trace();
 }
 

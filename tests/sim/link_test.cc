@@ -106,7 +106,7 @@ TEST(SimLink, ANumberIsUsedAgainAndOldNewsDoesNotReachTheNewLink) {
 
 TEST(SimLink, ConnectingToAClosedRailIsRefused) {
   Linked rails;
-  rails.b().deregister_memory(rails.regions.there_registration);
+  rails.b().revoke(rails.regions.there_registration);
   rails.regions.gone = true;
   rails.world.b.reset();
   rails.world.settle(rails.a());

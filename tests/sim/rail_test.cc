@@ -338,7 +338,7 @@ TEST(SimRail, MemoryRegisteredForLocalUseIsNotReachable) {
   auto source = counting_bytes(8);
   ASSERT_EQ(world.a->write({world.b_from_a, 0, registration.key}, piece(source), {}, nullptr), Post::posted);
   EXPECT_EQ(world.next(*world.a).error, kFaultNotRemote);
-  world.b->deregister_memory(registration);
+  world.b->revoke(registration);
 }
 
 TEST(SimRail, AKeyOfAnotherRailIsRefused) {
@@ -349,15 +349,15 @@ TEST(SimRail, AKeyOfAnotherRailIsRefused) {
   auto source = counting_bytes(8);
   ASSERT_EQ(world.a->write({world.b_from_a, 0, registration.key}, piece(source), {}, nullptr), Post::posted);
   EXPECT_EQ(world.next(*world.a).kind, Kind::failed);
-  world.a->deregister_memory(registration);
-  world.b->deregister_memory(other);
+  world.a->revoke(registration);
+  world.b->revoke(other);
 }
 
 TEST(SimRail, WritesAndReadsAfterDeregistrationAreRefused) {
   TwoRails world;
   Regions regions(world, 64);
   std::ranges::copy(counting_bytes(64), regions.here.begin());
-  world.b->deregister_memory(regions.there_registration);
+  world.b->revoke(regions.there_registration);
   regions.gone = true;
   ASSERT_EQ(world.a->write(regions.remote(0), regions.local(0, 8), {}, nullptr), Post::posted);
   EXPECT_EQ(world.next(*world.a).error, kFaultDeregistered);
@@ -369,7 +369,7 @@ TEST(SimRail, WritesAndReadsAfterDeregistrationAreRefused) {
   EXPECT_EQ(world.next(*world.a).error, kFaultDeregistered);
   EXPECT_EQ(world.fabric.statistics().violations(), 3U);
   EXPECT_THAT(world.a->describe_error(kFaultDeregistered), testing::HasSubstr("gone"));
-  world.b->deregister_memory(again);
+  world.b->revoke(again);
 }
 
 TEST(SimRail, DeregistrationUnderwayStopsTheRest) {
@@ -379,7 +379,7 @@ TEST(SimRail, DeregistrationUnderwayStopsTheRest) {
   ASSERT_EQ(world.a->write(regions.remote(0), regions.local(0, 64), {.delivery_complete = true}, nullptr),
             Post::posted);
   world.fabric.advance(5'000);  // the packet is on its way
-  world.b->deregister_memory(regions.there_registration);
+  world.b->revoke(regions.there_registration);
   regions.gone = true;
   const Event event = world.next(*world.a);
   EXPECT_EQ(event.kind, Kind::failed);
@@ -391,9 +391,9 @@ TEST(SimRail, DoubleDeregistrationIsCounted) {
   TwoRails world;
   std::vector<std::byte> memory(64);
   const auto registration = world.a->register_memory(memory, {}).value();
-  world.a->deregister_memory(registration);
+  world.a->revoke(registration);
   EXPECT_EQ(world.fabric.statistics().violations(), 0U);
-  world.a->deregister_memory(registration);
+  world.a->revoke(registration);
   EXPECT_EQ(world.fabric.statistics().violations(), 1U);
   EXPECT_EQ(world.a->register_memory({}, {}).status(), Status::invalid);
 }
@@ -471,7 +471,7 @@ TEST(SimRail, OperationsToAClosedRailFail) {
   TwoRails world;
   Regions regions(world, 64);
   auto message = counting_bytes(8);
-  world.b->deregister_memory(regions.there_registration);
+  world.b->revoke(regions.there_registration);
   regions.gone = true;
   ASSERT_EQ(world.a->read(regions.remote(0), regions.local(0, 8), nullptr), Post::posted);
   world.b.reset();
@@ -493,7 +493,7 @@ TEST(SimRail, ClosingWithWorkInHandTouchesNothingAfterwards) {
       ASSERT_EQ(world.a->send(world.b_from_a, regions.local(0, 100), nullptr), Post::posted);
     }
     world.fabric.advance(3'000);
-    world.a->deregister_memory(regions.here_registration);
+    world.a->revoke(regions.here_registration);
     world.a.reset();
   }
   std::vector<Event> events = world.settle(*world.b);  // the memory of the regions is gone: a sanitizer would see it
@@ -547,7 +547,7 @@ TEST(SimRail, BandwidthIsSharedAtTheReceiver) {
     std::size_t landed = 0;
     while (landed < senders && fabric.step()) landed += rails[0]->poll(events);
     EXPECT_EQ(landed, senders);
-    rails[0]->deregister_memory(registration);
+    rails[0]->revoke(registration);
     return static_cast<double>(fabric.now());
   };
   const double one = time_for(1);

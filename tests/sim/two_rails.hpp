@@ -80,8 +80,8 @@ struct Regions {
         here_registration(world.a->register_memory(here, {}).value()),
         there_registration(world.b->register_memory(there, {.remote = true}).value()) {}
   ~Regions() {
-    if (rails.a) rails.a->deregister_memory(here_registration);
-    if (rails.b && !gone) rails.b->deregister_memory(there_registration);
+    if (rails.a) rails.a->revoke(here_registration);
+    if (rails.b && !gone) rails.b->revoke(there_registration);
   }
   Regions(const Regions&) = delete;
   Regions& operator=(const Regions&) = delete;

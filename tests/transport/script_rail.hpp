@@ -69,7 +69,7 @@ class ScriptRail final : public fabric::Rail {
     registration.remote_base = reinterpret_cast<std::uintptr_t>(memory.data());
     return registration;
   }
-  void deregister_memory(const fabric::Registration&) override { --registrations; }
+  void revoke(const fabric::Registration&) override { --registrations; }
 
   fabric::Post send(fabric::RemoteId remote, fabric::LocalPiece message, fabric::PostContext* context) override {
     if (answer != fabric::Post::posted) return answer;

@@ -36,7 +36,7 @@ class OfiRail : public Rail {
   std::string name() const override { return name_; }
   std::string fabric() const override { return fabric_name_; }
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
-  void deregister_memory(const Registration& registration) override;
+  void revoke(const Registration& registration) override;
   std::string describe_error(int error) const override;
   std::string failure() const override;
 

@@ -99,7 +99,7 @@ Result<Registration> OfiRail::register_memory(std::span<std::byte> memory, Acces
   return registration;
 }
 
-void OfiRail::deregister_memory(const Registration& registration) {
+void OfiRail::revoke(const Registration& registration) {
   for (const std::uint64_t id : registration.id)
     if (id != 0) release(id);
 }

@@ -358,7 +358,7 @@ Result<Registration> ShmRail::register_memory(std::span<std::byte> memory, Acces
   return registration;
 }
 
-void ShmRail::deregister_memory(const Registration& registration) {
+void ShmRail::revoke(const Registration& registration) {
   if (registration.id[static_cast<std::size_t>(Lane::data)] != 0) registrations_.remove(registration.key);
 }
 

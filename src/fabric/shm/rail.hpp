@@ -49,7 +49,7 @@ class ShmRail final : public Rail, private Listener {
   void forget(std::uint64_t link) override { lives_.erase(link); }
 
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
-  void deregister_memory(const Registration& registration) override;
+  void revoke(const Registration& registration) override;
 
   Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
   Post receive(LocalPiece buffer, PostContext* context) override;

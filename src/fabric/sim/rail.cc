@@ -79,7 +79,7 @@ Result<Registration> SimRail::register_memory(std::span<std::byte> memory, Acces
   return fabric_->ports_[port_].registrations.add(memory, access.remote);
 }
 
-void SimRail::deregister_memory(const Registration& registration) {
+void SimRail::revoke(const Registration& registration) {
   if (!fabric_->ports_[port_].registrations.remove(registration)) ++fabric_->statistics_.unknown_registrations;
 }
 

@@ -25,7 +25,7 @@ class SimRail final : public Rail {
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
-  void deregister_memory(const Registration& registration) override;
+  void revoke(const Registration& registration) override;
   Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
   Post receive(LocalPiece buffer, PostContext* context) override;
   Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;

@@ -175,7 +175,7 @@ Result<Registration> VerbsRail::register_memory(std::span<std::byte> memory, Acc
   return registration;
 }
 
-void VerbsRail::deregister_memory(const Registration& registration) { held_.erase(registration.id[0]); }
+void VerbsRail::revoke(const Registration& registration) { held_.erase(registration.id[0]); }
 
 void VerbsRail::close_device() {
   meeting_.clear();
