@@ -14,6 +14,7 @@ over Socket.
 """
 import argparse
 import ctypes
+import faulthandler
 import json
 import os
 import random
@@ -31,6 +32,7 @@ import tables  # noqa: E402
 FLOAT32 = 7
 PATTERN = 0x5A
 HELD_MIB = 64  # taken again after each abort
+HUNG_S = 20  # of a round after which a rank says where it is
 
 
 def take_again():
@@ -55,14 +57,21 @@ def abort_rounds(rounds, seed):
     for number in range(rounds):
         pause = chance.choice((0.0, 0.001, 0.003, 0.01, 0.03)) * chance.random()
         lead = chance.choice((-1, 0, 1)) * 0.005
+        faulthandler.dump_traceback_later(HUNG_S)
         communicator = communicators.ByNccl(f"abort {number}")
         library, stream = communicator.library, torch.cuda.Stream()
         transfer = library.ncclRecv if rank == 0 else library.ncclSend
+
+        def start(elements):
+            communicator.check(transfer(ctypes.c_void_p(data.data_ptr()), ctypes.c_size_t(elements), FLOAT32, 1 - rank,
+                                        communicator.handle, ctypes.c_void_p(stream.cuda_stream)))
+
+        start(1024)  # connects: the call waits for the other rank's
+        stream.synchronize()
         # Rank 1 sends in only two rounds of three: in the others rank 0's receives wait for ever.
         if rank == 0 or number % 3 != 0:
             for _ in range(2):
-                communicator.check(transfer(ctypes.c_void_p(data.data_ptr()), ctypes.c_size_t(data.numel()), FLOAT32, 1 - rank,
-                                            communicator.handle, ctypes.c_void_p(stream.cuda_stream)))
+                start(data.numel())
         time.sleep(pause + max(0.0, lead if rank == 0 else -lead))
         begin = time.perf_counter()
         communicator.check(library.ncclCommAbort(communicator.handle))
@@ -71,6 +80,7 @@ def abort_rounds(rounds, seed):
         time.sleep(0.02)
         ranks.meet(f"aborted {number}")
         wrong += changed(held)
+        faulthandler.cancel_dump_traceback_later()
         del held
     return {"rounds": rounds, "changed": wrong, "slowest_s": slowest}
 
@@ -144,11 +154,10 @@ def main():
     args = ranks.parse(parser)
     failed, report = False, {"aborts": [], "killed": []}
     ways = {"shared memory": {}, "4 tcp rails": ranks.TCP_RAILS}
-    for name, settings in ways.items() if args.rounds else ():
-        transport = ranks.railyard_transport(args.library, f"Railyard, {name}",
-                                             **{"NCCL_NET_PLUGIN_REF_COUNT": "1", **settings, **args.settings})
+    for name, settings in ({"Socket": {}} if args.socket else ways).items() if args.rounds else ():
+        transport = ranks.chosen(args, **{"NCCL_NET_PLUGIN_REF_COUNT": "1", **settings})
         with ranks.service(args) as environment:
-            outcome = ranks.run_with(args, environment, abort_rounds, transport, (args.rounds // len(ways), args.seed))
+            outcome = ranks.run_with(args, environment, abort_rounds, transport, (max(args.rounds // len(ways), 1), args.seed))
         for rank, result in enumerate(outcome.results):
             report["aborts"].append({"transport": name, "rank": rank, **result})
             failed |= result["changed"] != 0
