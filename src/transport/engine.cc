@@ -134,12 +134,12 @@ Flow* Engine::arriving_flow(std::uint32_t id) {
 Result<Flow*> Engine::make_flow(int peer) {
   auto found = find_peer_(peer);
   if (!found) return std::move(found.error());
-  const RouteName name{session(identity_, found->identity), session(found->identity, identity_),
-                       static_cast<std::uint16_t>(rank_), static_cast<std::uint16_t>(peer)};
+  const RouteName name = RouteName::make(identity_, found->identity, 0, static_cast<std::uint16_t>(rank_),
+                                         static_cast<std::uint16_t>(peer));
   auto route = open_route({peer, fmt::format("rank {}", peer), name, {.peer = found->identity}, 0});
   if (!route) return std::move(route.error());
-  Flow* flow = open_flow({*route, static_cast<std::uint16_t>(peer), static_cast<std::uint16_t>(rank_), name.session_out,
-                          name.session_in, nullptr});
+  Flow* flow = open_flow({*route, static_cast<std::uint16_t>(peer), static_cast<std::uint16_t>(rank_),
+                          session(identity_, found->identity), session(found->identity, identity_), nullptr});
   flow->first_link = static_cast<std::uint32_t>(rank_ + peer) % static_cast<std::uint32_t>(flow->shares.size());
   flow->first_piece = flow->first_link;
   return flow;
@@ -154,7 +154,7 @@ Result<Route*> Engine::open_route(RouteParts parts) {
   route->name = parts.name;
   route->key = parts.key;
   route->instance = parts.instance;
-  if (registry_.find_guest(link_id(route->name.session_in, route->name.label_in, 0) >> 16U) != nullptr) {
+  if (registry_.find_inbound(route->name.in) != nullptr) {
     return Error(Status::invalid, fmt::format("there is a route of this name to {} already", route->who));
   }
   if (auto connected = connect_route(*route, *found, false); !connected) {

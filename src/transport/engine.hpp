@@ -404,8 +404,6 @@ class Engine {
   void acquainted(Route& route);
   void spread_rumours();
   static fabric::LinkTag tag_of(const Route& route, const Link& link);
-  /// How a link is known at its target: the same from both ends' sessions.
-  static std::uint64_t link_id(std::uint32_t session, std::uint16_t label, std::uint16_t link);
 
   // receive.cc
   void handle(std::size_t rail, const fabric::Event& event);

@@ -28,12 +28,7 @@ std::int64_t next_back_off(std::int64_t before, std::int64_t lived) {
 
 fabric::LinkTag Engine::tag_of(const Route& route, const Link& link) {
   const std::uint16_t index = route.index_of(link);
-  return {link_id(route.name.session_out, route.name.label_out, index), link.health.epoch,
-          link_id(route.name.session_in, route.name.label_in, index)};
-}
-
-std::uint64_t Engine::link_id(std::uint32_t session, std::uint16_t label, std::uint16_t link) {
-  return (std::uint64_t{session} << 32U) | (std::uint64_t{label} << 16U) | link;
+  return {RouteName::of_link(route.name.out, index), link.health.epoch, RouteName::of_link(route.name.in, index)};
 }
 
 // ---- What the rails report ----
@@ -50,7 +45,7 @@ void Engine::on_lost(std::size_t rail, const fabric::Event& event) {
 }
 
 void Engine::on_left(const fabric::LinkTag& tag) {
-  if (Route* const route = registry_.find_guest(tag.id >> 16U)) check_on(*route);
+  if (Route* const route = registry_.find_inbound(tag.id)) check_on(*route);
 }
 
 void Engine::on_rail_state(std::size_t rail, bool down) {

@@ -209,8 +209,7 @@ bool Engine::answer_fences() {
 bool Engine::answer_fence(const FenceRequest& request) {
   Flow& flow = *request.flow;
   if (flow.failed.load(std::memory_order_relaxed)) return true;
-  const RouteName& name = flow.route->name;
-  const std::uint64_t id = link_id(name.session_in, name.label_in, request.place.link);
+  const fabric::LinkName id = RouteName::of_link(flow.route->name.in, request.place.link);
   if (!rails_[request.place.remote_rail]->fence({id, request.epoch}) || beat_ < request.not_before) return false;
 
   std::array<std::byte, sizeof(wire::FencedBody) + wire::kMaxWindow / 8U> body{};

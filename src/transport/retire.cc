@@ -52,8 +52,7 @@ bool Engine::retire_route(Route& route) {
   std::erase(watched_, &route);
   std::erase(noticing_, &route);
   for (const Link& link : route.links) {
-    if (!route.over)
-      rails_[link.rail()]->forget(link_id(route.name.session_in, route.name.label_in, route.index_of(link)));
+    if (!route.over) rails_[link.rail()]->forget(RouteName::of_link(route.name.in, route.index_of(link)));
   }
   --leaving_;
   return true;
@@ -72,7 +71,7 @@ void Engine::shut_out(Flow& cause, const std::string& why) {
   Route& route = *cause.route;
   lose_peer(route, why, &cause);
   for (const Link& link : route.links) {
-    const std::uint64_t id = link_id(route.name.session_in, route.name.label_in, route.index_of(link));
+    const fabric::LinkName id = RouteName::of_link(route.name.in, route.index_of(link));
     // Links that face each other have the same place on both sides; every life there was or will be.
     for (int turn = 0; turn < kMostTurns && !rails_[link.rail()]->fence({id, UINT32_MAX}); ++turn) progress();
   }

@@ -9,6 +9,7 @@
 
 #include "base/identity.hpp"
 #include "transport/link.hpp"
+#include "transport/route_name.hpp"
 
 namespace railyard::transport {
 
@@ -29,14 +30,6 @@ struct Probe {
   std::int64_t since = 0;
   std::int64_t first_answer = 0;       ///< 0: none yet
   std::int64_t ended = INT64_MIN / 2;  ///< long ago
-};
-
-/// What both ends of a route call it, so that each knows the links of the other by name.
-struct RouteName {
-  std::uint32_t session_out = 0;  ///< proves us to the peer
-  std::uint32_t session_in = 0;   ///< proves the peer to us
-  std::uint16_t label_out = 0;    ///< tells our routes to one peer apart; in a world, our rank
-  std::uint16_t label_in = 0;     ///< the same of the peer's
 };
 
 /// What the flows that may share a route have in common: never an address, a process number or an index of the other

@@ -236,7 +236,7 @@ TEST_F(FailoverTest, AFenceIsAnsweredWhenTheRailHasDoneIt) {
   pass(3);
   ASSERT_FALSE(rails_[0]->fences.empty());
   EXPECT_EQ(rails_[0]->fences[0].epoch, 3U);
-  EXPECT_EQ(rails_[0]->fences[0].id >> 32U, flow_->session_in);
+  EXPECT_EQ(rails_[0]->fences[0].id, RouteName::of_link(flow_->route->name.in, 0));
   EXPECT_TRUE(rails_[0]->notices(wire::RecordKind::fenced).empty());
   EXPECT_TRUE(rails_[1]->notices(wire::RecordKind::fenced).empty());
   chunk_lands(3, 0);  // what the rail still had in hand

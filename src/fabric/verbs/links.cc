@@ -93,7 +93,7 @@ void VerbsRail::seat_guest(Pair& pair, const LinkTag& tag) {
 
 void VerbsRail::report_left(const LinkTag& tag) { pending_.push_left(tag); }
 
-void VerbsRail::close_guests(std::uint64_t id, std::uint32_t epoch, bool fences) {
+void VerbsRail::close_guests(LinkName id, std::uint32_t epoch, bool fences) {
   for (Slot& slot : slots_) {
     Pair* const pair = slot.pair.get();
     if (pair == nullptr) continue;
