@@ -9,7 +9,10 @@ Region::Region(std::span<fabric::Rail* const> rails, std::span<std::byte> memory
   registrations_.reserve(rails_.size());
 }
 
-Region::~Region() {
+Region::~Region() { revoke(); }
+
+void Region::revoke() {
+  if (std::exchange(revoked_, true)) return;
   for (std::size_t i = 0; i < registrations_.size(); ++i) rails_[i]->revoke(registrations_[i]);
 }
 

@@ -24,6 +24,10 @@ class Region {
 
   std::span<std::byte> memory() const noexcept { return memory_; }
   const fabric::Registration& on(std::size_t rail) const noexcept { return registrations_[rail]; }
+  /// Takes the memory back on every rail: when this returns, no peer reads or writes it. No post of our own that names
+  /// it may be in flight (`Engine::revoke` sees to that). The second call finds nothing left to do.
+  void revoke();
+  bool revoked() const noexcept { return revoked_; }
 
  private:
   Region(std::span<fabric::Rail* const> rails, std::span<std::byte> memory);
@@ -31,6 +35,7 @@ class Region {
   std::span<std::byte> memory_;
   std::vector<fabric::Rail*> rails_;
   std::vector<fabric::Registration> registrations_;  ///< by rail; as many as succeeded
+  bool revoked_ = false;
 };
 
 }  // namespace railyard::memory

@@ -134,6 +134,11 @@ class Engine {
   /// Makes memory and signals reachable for peers; the id goes to them.
   Result<std::uint32_t> expose(const Exposure& exposure) { return exposures_.insert(exposure); }
   void conceal(std::uint32_t id) { exposures_.erase(id); }
+  /// Takes registered memory back: when this returns, no rail and no peer reads or writes a byte of it. Operations of
+  /// our own that still need it fail with a cause; a link that carries one of them is made anew, and nothing else is
+  /// lost. Polls the rails: not from an Inbox or another handler. Frames of peers are kept out by `conceal`, first;
+  /// what the region cache keeps of the memory is the caller's to have forgotten.
+  void revoke(memory::Region& region);
 
   /// The flow to a peer, connected on first use.
   Result<Flow*> flow(int peer);

@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "railyard/result.hpp"
+#include "transport/failures.hpp"
 #include "transport/held_frames.hpp"
 #include "transport/operation.hpp"
 #include "transport/receive_window.hpp"
@@ -41,6 +43,8 @@ class Inbox {
   virtual bool on_message(const wire::RecordHeader& header, std::span<const std::byte> body) = 0;
   /// `Flow::completed` has risen.
   virtual void on_completed() = 0;
+  /// The operation of this number failed alone: `Flow::failure_of` says why. Told once, before `completed` reaches it.
+  virtual void on_refused(std::uint64_t /*number*/) {}
   /// The flow has failed: `Flow::error` says why. Told once.
   virtual void on_failed() = 0;
 };
@@ -89,6 +93,13 @@ struct Flow {
   std::uint64_t submitted = 0;
   std::atomic<bool> failed{false};
   Error error;  ///< set before `failed`
+  /// Operations of the sequence that failed alone. Asked by any thread, of operations up to `completed`.
+  mutable FailureLog failures;
+  /// How a complete operation of the sequence has failed; nothing: it has not.
+  std::optional<Error> failure_of(std::uint64_t number) const {
+    const auto found = failures.find(number);
+    return found ? std::optional<Error>(to_error(*found)) : std::nullopt;
+  }
 
   // Receive.
   ReceiveWindow arrivals;

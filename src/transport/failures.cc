@@ -1,0 +1,95 @@
+#include "transport/failures.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace railyard::transport {
+
+const char* to_string(FailureCause cause) {
+  static constexpr const char* kTexts[] = {"nothing failed",
+                                           "the target no longer has this window",
+                                           "it is outside what the target exposes",
+                                           "the word is not aligned in the target's memory",
+                                           "the target knows no such operation",
+                                           "the target could not make sense of it",
+                                           "the target's memory key or the local memory is not valid",
+                                           "its memory was deregistered",
+                                           "a native atomic was lost with its rail, or that is down: whether it took "
+                                           "effect is not known (a window without native_atomics would have repeated "
+                                           "it)",
+                                           "the peer is lost",
+                                           "too many operations have failed since to tell"};
+  const auto index = static_cast<std::size_t>(cause);
+  return index < std::size(kTexts) ? kTexts[index] : "a cause of a newer version";
+}
+
+Status status_of(FailureCause cause) {
+  switch (cause) {
+    case FailureCause::none:
+      return Status::ok;
+    case FailureCause::not_exposed:
+      return Status::not_found;
+    case FailureCause::out_of_range:
+      return Status::out_of_range;
+    case FailureCause::unknown_code:
+      return Status::unsupported;
+    case FailureCause::rail_failed:
+      return Status::rail_failed;
+    case FailureCause::peer_lost:
+      return Status::peer_lost;
+    case FailureCause::misaligned:
+    case FailureCause::malformed:
+    case FailureCause::bad_memory:
+    case FailureCause::deregistered:
+    case FailureCause::too_old:
+      break;
+  }
+  return Status::invalid;
+}
+
+Error to_error(const Failure& failure) {
+  return {status_of(failure.cause),
+          fmt::format("operation {} to rank {} failed: {}", failure.number, failure.peer, to_string(failure.cause)),
+          {.peer = failure.peer, .operation = "completion", .sequence = failure.sequence}};
+}
+
+void FailureLog::record(const Failure& failure) {
+  const std::lock_guard lock(mutex_);
+  if (!failures_.emplace(failure.number, failure).second) return;
+  if (!failure.told) untold_.fetch_add(1, std::memory_order_relaxed);
+  if (failures_.size() > kMost) {
+    const auto oldest = failures_.begin();
+    forgotten_ = std::max(forgotten_, oldest->first);
+    if (!oldest->second.told) untold_.fetch_sub(1, std::memory_order_relaxed);
+    failures_.erase(oldest);
+  }
+  newest_.store(std::max(newest_.load(std::memory_order_relaxed), failure.number), std::memory_order_relaxed);
+}
+
+std::optional<Failure> FailureLog::look_up(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = failures_.find(number); found != failures_.end()) {
+    Failure& failure = found->second;
+    if (!failure.told) untold_.fetch_sub(1, std::memory_order_relaxed);
+    failure.told = true;
+    return failure;
+  }
+  if (number > forgotten_) return std::nullopt;
+  return Failure{.number = number, .cause = FailureCause::too_old, .told = true};
+}
+
+std::optional<Failure> FailureLog::take_untold(int peer) {
+  if (untold_.load(std::memory_order_relaxed) == 0) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  std::optional<Failure> first;
+  for (auto& [number, failure] : failures_) {
+    if (failure.told || (peer >= 0 && failure.peer != peer)) continue;
+    failure.told = true;
+    untold_.fetch_sub(1, std::memory_order_relaxed);
+    if (!first) first = failure;
+  }
+  return first;
+}
+
+}  // namespace railyard::transport
