@@ -130,7 +130,9 @@ void ChannelModel::return_memory(Receive& receive) {
 }
 
 void ChannelModel::return_all_memory() {
-  for (Receive& receive : receives_) return_memory(receive);
+  for (Receive& receive : receives_) {
+    if (!receive.returned) return_memory(receive);  // filled once: what changed since then must be seen
+  }
 }
 
 void ChannelModel::check_ghosts() {

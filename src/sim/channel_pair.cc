@@ -126,7 +126,7 @@ void ChannelPair::take_memory_back(std::size_t end, bool all, Random& random) {
 }
 
 bool ChannelPair::may_send(std::size_t end, std::size_t more) const {
-  return able(end) && sends(end) < behaviour_.most_outstanding + more;
+  return able(end) && !unheard_[end] && sends(end) < behaviour_.most_outstanding + more;
 }
 
 bool ChannelPair::may_receive(std::size_t end, std::size_t more) const {
@@ -184,7 +184,7 @@ bool ChannelPair::send(std::size_t end, Random& random, std::optional<int> tag) 
   message.memory = perhaps_register(end, message.bytes, random);
   // What the model moves is the vector, not its bytes.
   auto request = half.sender->send(message.bytes, message.tag, message.memory.get());
-  if (!request) return end_of_calls(end, "send", request.error());
+  if (!request) return end_of_sends(end, "send", request.error());
   if (*request == nullptr) return false;
   message.request = *request;
   half.model.add(std::move(message));
@@ -217,11 +217,11 @@ bool ChannelPair::look_at_sends(std::size_t end) {
   bool asks = asks_;
   Half& half = halves_[end];
   for (auto& message : half.model.messages()) {
-    if (message.request == nullptr || failed_[end]) continue;
+    if (message.request == nullptr || failed_[end] || unheard_[end]) continue;
     if (!message.request->finished() && !std::exchange(asks, false)) continue;
     std::array<std::uint64_t, 1> size{};
     const auto done = half.sender->test(message.request, size);
-    if (!done) return end_of_calls(end, "test of a send", done.error()), true;
+    if (!done) return end_of_sends(end, "test of a send", done.error()), true;
     if (!*done) continue;
     half.model.sent(message, size[0], behaviour_.eager_bytes);
     message.memory.reset();
@@ -257,6 +257,18 @@ bool ChannelPair::look_at_receives(std::size_t end) {
     news = true;
   }
   return news;
+}
+
+/// A send that failed: right only where the other end is gone. What that one had sent can still be received.
+bool ChannelPair::end_of_sends(std::size_t end, const char* call, const Error& error) {
+  const bool peer_gone = gone(1 - end);
+  if (!(peer_gone || loss_allowed_) || error.status() != Status::peer_lost) {
+    halves_[end].model.find(Finding::lost, fmt::format("a {} failed: {}", call, error.text()));
+    failed_[end] = true;
+  }
+  unheard_[end] = true;
+  for (auto& message : halves_[end].model.messages()) message.request = nullptr;
+  return false;
 }
 
 /// A call that ended with an error: right only where the other end is gone, and what it had sent has been received.

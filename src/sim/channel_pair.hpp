@@ -76,6 +76,7 @@ class ChannelPair {
   bool receive(std::size_t end, Random& random, std::optional<int> tag);
   bool look_at_sends(std::size_t end);
   bool look_at_receives(std::size_t end);
+  bool end_of_sends(std::size_t end, const char* call, const Error& error);
   bool end_of_calls(std::size_t end, const char* call, const Error& error);
   void forget_memory(std::size_t end);
 
@@ -86,6 +87,7 @@ class ChannelPair {
   std::array<std::size_t, 2> owners_;  ///< processes
   std::array<bool, 2> closed_{};
   std::array<bool, 2> failed_{};
+  std::array<bool, 2> unheard_{};  ///< its sends fail: the peer has closed. What the peer had sent can still be had
   std::array<bool, 2> aborted_{};
   std::uint64_t looks_ = 0;
   std::uint64_t drawn_ = 0;  ///< messages, for their bytes
