@@ -279,6 +279,7 @@ bool Engine::progress() {
   if (!reporting_.empty() && report(idle_passes_ >= 1)) ++happened;
   if (!noticing_.empty() && send_pongs()) ++happened;
   if (!fence_requests_.empty() && answer_fences()) ++happened;
+  if (!refusing_.empty() && tell_refusals()) ++happened;
   if (!rumours_.empty()) spread_rumours();
   if (leaving_ != 0) retire();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
