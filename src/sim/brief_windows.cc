@@ -235,7 +235,7 @@ bool BriefWindows::forge_on(transport::Engine& engine, transport::Flow& flow, Be
       return with_region([&] { return engine.try_write(flow, bulk, nullptr, number); });
     case Forged::write_out_of_range:
       bulk.remote = {there.exposure, there.keys};
-      bulk.remote_offset = 64;
+      bulk.remote_offset = kBareBytes;  // all of it: what is in range may be written
       return with_region([&] { return engine.try_write(flow, bulk, nullptr, number); });
     case Forged::read_no_key:
       bulk.remote = {there.exposure, wrong};

@@ -195,7 +195,8 @@ void SimFabric::fail_contexts(std::uint32_t index, int fault) {
     }
     leave_in_part(current);
     ++statistics_.faults[static_cast<std::size_t>(fault)];
-    operation.fault = fault;
+    // What its target has refused stays refused, though the link ends with it.
+    if (blame_of(operation.fault) == Blame::link) operation.fault = fault;
     if (!operation.scheduled) complete_in(current, completion_delay(options(operation.from)));
   }
 }
