@@ -275,6 +275,8 @@ class Engine {
   bool retire_flow(Flow& flow);
   bool retire_route(Route& route);
   void drop_link(Link& link);
+  /// Polls every rail once, at most a batch each; returns how much had happened.
+  std::size_t poll_rails();
   void note_backpressure() { ++counts_.backpressure; }
 
   // submit.cc
@@ -422,6 +424,9 @@ class Engine {
   void give_receive(std::size_t rail, memory::Buffer* buffer);
   void give_report(memory::Buffer* buffer);
   std::uint32_t session(const Identity& from, const Identity& to) const;
+
+  // revoke.cc
+  void take_back_units(const memory::Region& region);
 
   // complete.cc
   void finish_unit(Unit* unit);
