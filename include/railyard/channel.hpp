@@ -88,9 +88,10 @@ class Channel {
 
   /// Begins to send a message. The bytes stay as they are until the request is done. Null: no request is free.
   Result<Request*> send(std::span<const std::byte> message, int tag, const Memory* registered = nullptr);
-  /// Begins to receive as many messages as there are slots, 1 to kMostSlots. Messages fill the oldest receive that has
-  /// a free slot; of its slots the one with the message's tag (the only one, whatever its tag). `completion_optional`:
-  /// the caller learns by other means when the bytes are there, so the request may be done at once.
+  /// Begins to receive as many messages as there are slots, 1 to kMostSlots. A message goes into the oldest receive
+  /// that has a free slot of its tag, and never into one of another tag; messages of one tag stay in order.
+  /// `completion_optional`: the caller learns by other means when the bytes are there, so the request may be done at
+  /// once.
   Result<Request*> receive(std::span<const ReceiveSlot> slots, bool completion_optional = false);
   /// Whether the request is done; moves things on if not. When it answers true the request is gone, and `sizes` has the
   /// bytes of each slot (or of the send). An error ends the channel.

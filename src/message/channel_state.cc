@@ -57,6 +57,7 @@ Request* ChannelState::free_request(bool sends) {
   if (requests.size() == Channel::kMostRequests) return nullptr;
   requests.push_back(std::make_unique<Request>());
   requests.back()->sends = sends;
+  requests.back()->index = static_cast<std::uint32_t>(requests.size() - 1);
   return requests.back().get();
 }
 
@@ -119,8 +120,9 @@ Result<bool> ChannelState::test(Request* request, std::span<std::uint64_t> sizes
   if (!request->finished()) {
     context_->try_pass();
     if (!request->finished()) {
-      if (failed_.load(std::memory_order_acquire)) return failure();
-      return false;
+      if (!failed_.load(std::memory_order_acquire)) return false;
+      // It may have been done just before the channel failed.
+      if (!request->finished()) return failure();
     }
   }
   for (std::size_t i = 0; i < sizes.size() && i < request->count; ++i) sizes[i] = request->sizes[i];

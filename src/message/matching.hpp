@@ -1,4 +1,6 @@
-/// Which slot of a receive a message takes. Both ends go by this: they must come to the same answer.
+/// Which slot of which receive a message takes. The messages of one tag are a stream of their own: the first goes into
+/// the first slot of that tag, over all receives in the order in which they were posted, the second into the second.
+/// What either end knows at which moment changes nothing in that, so both come to the same answer.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +10,9 @@
 
 namespace railyard::message {
 
-/// `Place` has a `tag` and says whether it is `taken`. The only slot is for the message whose turn it is (`first`),
-/// whatever its tag; among several the tag decides.
+/// The first free slot of that tag. `Place` has a `tag` and says whether it is `taken`.
 template <typename Place, std::size_t kExtent>
-std::optional<std::uint8_t> slot_for(std::span<Place, kExtent> places, int tag, bool first) {
-  if (places.size() == 1) return first && !places[0].taken ? std::optional<std::uint8_t>(0) : std::nullopt;
+std::optional<std::uint8_t> free_slot(std::span<Place, kExtent> places, int tag) {
   for (std::size_t i = 0; i < places.size(); ++i) {
     if (!places[i].taken && places[i].tag == tag) return static_cast<std::uint8_t>(i);
   }

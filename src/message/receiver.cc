@@ -7,80 +7,78 @@
 
 namespace railyard::message {
 
-// ---- Places ----
+// ---- Slots ----
 
 Request* Receiver::group(std::uint32_t number) const {
   Request* const request = groups_[number % groups_.size()];
   return request != nullptr && request->group == number ? request : nullptr;
 }
 
-/// The oldest receive that has a slot which no message has begun to fill.
-Request* Receiver::first_open() {
-  for (; first_group_ != next_group_; ++first_group_) {
-    Request* const request = group(first_group_);
-    if (request == nullptr) continue;
-    for (std::uint8_t i = 0; i < request->count; ++i) {
-      if (!request->places[i].taken) return request;
-    }
+Receiver::Found Receiver::find_slot(int tag) const {
+  for (Request* request = oldest_; request != nullptr; request = request->next_open) {
+    if (const auto slot = free_slot(std::span(request->places).first(request->count), tag)) return {request, *slot};
   }
-  return nullptr;
-}
-
-Receiver::Found Receiver::find_place(int tag, bool first) {
-  Request* const request = first_open();
-  if (request == nullptr) return {};
-  const auto slot = slot_for(std::span(request->places).first(request->count), tag, first);
-  return slot ? Found{request, *slot} : Found{};
+  return {};
 }
 
 void Receiver::post(Request* request) {
-  request->group = next_group_++;
+  // The index says where it is found, the rest which of its uses this is.
+  constexpr std::uint32_t kIndices = Channel::kMostRequests;
+  request->group = (request->group / kIndices + 1) * kIndices + request->index;
   request->granted = 0;
-  request->unfilled = request->count;
+  request->unfilled = request->untaken = request->count;
   request->kept.store(true, std::memory_order_relaxed);
-  groups_[request->group % groups_.size()] = request;
+  groups_[request->index] = request;
+  request->next_open = nullptr;
+  request->previous_open = newest_;
+  (newest_ == nullptr ? oldest_ : newest_->next_open) = request;
+  newest_ = request;
   ++open_;
   granting_.push_back(request);
-  place_unexpected();
+  if (!waiting_.empty()) place_unexpected(*request);
 }
 
-/// Messages that waited take the places that there are now, oldest first.
-void Receiver::place_unexpected() {
-  for (auto message = waiting_.begin(); message != waiting_.end() && !overflow;) {
-    const bool arriving = stream_.on && stream_.request == nullptr && &*message == &waiting_.back();
-    const Found found = find_place(message->tag, message == waiting_.begin());
-    if (found.request == nullptr) {
-      ++message;
-      continue;
-    }
-    Request::Place& place = found.request->places[found.slot];
+/// A message is in the slot, or on its way there.
+void Receiver::take(Request& request, std::uint8_t slot) {
+  request.places[slot].taken = true;
+  if (--request.untaken != 0) return;
+  (request.previous_open == nullptr ? oldest_ : request.previous_open->next_open) = request.next_open;
+  (request.next_open == nullptr ? newest_ : request.next_open->previous_open) = request.previous_open;
+}
+
+/// Messages that waited take the new slots of their tag, oldest first. No other slot is free for them, or they would
+/// not have waited.
+void Receiver::place_unexpected(Request& request) {
+  for (std::uint8_t slot = 0; slot < request.count; ++slot) {
+    Request::Place& place = request.places[slot];
+    const auto message = std::ranges::find(waiting_, place.tag, &Unexpected::tag);
+    if (message == waiting_.end()) continue;
     if (message->message.size() > place.memory.size()) {
       overflow = Overflow{message->message.size(), place.memory.size()};
       return;
     }
+    const bool arriving = stream_.on && stream_.request == nullptr && &*message == &waiting_.back();
     if (message->arrived != 0) std::memcpy(place.memory.data(), message->message.data(), message->arrived);
-    place.taken = true;
     const std::uint64_t size = message->message.size();
     waiting_bytes_ -= size;
     waiting_.erase(message);
     if (arriving) {
-      stream_.request = found.request;
-      stream_.slot = found.slot;
+      take(request, slot);
+      stream_.request = &request;
+      stream_.slot = slot;
     } else {
-      fill(*found.request, found.slot, size);
+      fill(request, slot, size);
     }
-    message = waiting_.begin();
   }
 }
 
 void Receiver::fill(Request& request, std::uint8_t slot, std::uint64_t size) {
-  Request::Place& place = request.places[slot];
-  place.taken = true;
+  if (!request.places[slot].taken) take(request, slot);
   request.sizes[slot] = size;
   ++messages;
   bytes += size;
   if (--request.unfilled != 0) return;
-  groups_[request.group % groups_.size()] = nullptr;
+  groups_[request.index] = nullptr;
   --open_;
   if (!request.completion_optional) request.finish();
   if (request.granted == request.count) let_go(request);
@@ -125,11 +123,11 @@ bool Receiver::begin(int tag, const EagerHead& head) {
   Found found;
   if ((head.flags & EagerHead::kMatched) != 0) {
     found = {group(head.group), head.slot};
-    if (found.request == nullptr || head.slot >= found.request->count || found.request->places[head.slot].taken) {
-      return false;
-    }
+    if (found.request == nullptr || head.slot >= found.request->count) return false;
+    const Request::Place& place = found.request->places[head.slot];
+    if (place.taken || place.tag != tag) return false;
   } else {
-    found = find_place(tag, waiting_.empty());
+    found = find_slot(tag);
   }
   if (found.request != nullptr) {
     Request::Place& place = found.request->places[found.slot];
@@ -137,7 +135,7 @@ bool Receiver::begin(int tag, const EagerHead& head) {
       overflow = Overflow{head.bytes, place.memory.size()};
       return false;
     }
-    place.taken = true;
+    take(*found.request, found.slot);
   } else {
     if (waiting_.size() >= kMostUnexpected || head.bytes > kMostUnexpectedBytes - waiting_bytes_) return false;
     waiting_bytes_ += head.bytes;
@@ -150,9 +148,7 @@ bool Receiver::begin(int tag, const EagerHead& head) {
 
 void Receiver::end_stream() {
   stream_.on = false;
-  if (stream_.request == nullptr) return;
-  fill(*stream_.request, stream_.slot, stream_.bytes);
-  place_unexpected();
+  if (stream_.request != nullptr) fill(*stream_.request, stream_.slot, stream_.bytes);
 }
 
 bool Receiver::on_done(const Done& done) {
@@ -160,7 +156,6 @@ bool Receiver::on_done(const Done& done) {
   if (request == nullptr || done.slot >= request->count || request->places[done.slot].taken) return false;
   if (done.bytes > request->places[done.slot].memory.size()) return false;
   fill(*request, done.slot, done.bytes);
-  place_unexpected();
   return true;
 }
 
@@ -234,6 +229,7 @@ void Receiver::give_up() {
     }
     request = nullptr;
   }
+  oldest_ = newest_ = nullptr;
   granting_.clear();
   waiting_.clear();
   withdrawn_.clear();

@@ -60,11 +60,11 @@ class Receiver {
   };
 
   Request* group(std::uint32_t number) const;
-  Request* first_open();
-  Found find_place(int tag, bool first);
+  Found find_slot(int tag) const;
+  void take(Request& request, std::uint8_t slot);
+  void place_unexpected(Request& request);
   bool begin(int tag, const EagerHead& head);
   void end_stream();
-  void place_unexpected();
   void fill(Request& request, std::uint8_t slot, std::uint64_t size);
   void let_go(Request& request);
   bool grant(transport::Flow& flow, Request& request);
@@ -74,9 +74,9 @@ class Receiver {
 
   transport::Engine& engine_;
   OwnRegions regions_;
-  std::array<Request*, Channel::kMostRequests> groups_{};  ///< by number; those with an unfilled slot
-  std::uint32_t next_group_ = 0;
-  std::uint32_t first_group_ = 0;  ///< no slot is open in those before it
+  std::array<Request*, Channel::kMostRequests> groups_{};  ///< by the request's index; those with an unfilled slot
+  Request* oldest_ = nullptr;                              ///< of those with a slot that no message has begun to fill
+  Request* newest_ = nullptr;
   std::uint32_t open_ = 0;
   std::deque<Request*> granting_;
   std::deque<Unexpected> waiting_;

@@ -45,9 +45,13 @@ class Request {
     std::uint32_t region_id = 0;             ///< as announced; 0: not registered ahead
   };
   std::array<Place, Channel::kMostSlots> places;
-  std::uint32_t group = 0;
+  std::uint32_t index = 0;   ///< among the channel's receives
+  std::uint32_t group = 0;   ///< what the peer calls it: anew with every use
   std::uint8_t granted = 0;  ///< slots that the peer has been told of
   std::uint8_t unfilled = 0;
+  std::uint8_t untaken = 0;
+  Request* next_open = nullptr;  ///< the receiver's list of those with a slot that no message has begun to fill
+  Request* previous_open = nullptr;
 
   std::array<std::uint64_t, Channel::kMostSlots> sizes{};
 };

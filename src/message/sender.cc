@@ -1,6 +1,7 @@
 #include "message/sender.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "message/matching.hpp"
@@ -16,9 +17,8 @@ constexpr std::size_t kMostGroups = Channel::kMostRequests;
 bool Sender::on_grant(const transport::wire::RecordHeader& header, const Grant& grant) {
   if (grant.slot == 0) {
     const bool whole = groups_.empty() || groups_.back().granted == groups_.back().slots;
-    if (!whole || grant.group != next_group_ || groups_.size() >= kMostGroups) return false;
+    if (!whole || groups_.size() >= kMostGroups) return false;
     if (grant.slots == 0 || grant.slots > Channel::kMostSlots) return false;
-    ++next_group_;
     Group& group = add_group();
     group.number = grant.group;
     group.slots = group.open = grant.slots;
@@ -38,17 +38,13 @@ bool Sender::on_grant(const transport::wire::RecordHeader& header, const Grant& 
   slot.room = grant.room;
   slot.offset = header.offset;
   ++group.granted;
-  if (group.granted != group.slots) return true;
-  place_ahead();
-  return no_slot_is_unreachable();
-}
-
-/// A slot without memory to write to is one that a message which went ahead is in already.
-bool Sender::no_slot_is_unreachable() const {
-  if (groups_.empty()) return true;
-  const Group& newest = groups_.back();
-  return std::ranges::none_of(newest.known_places(),
-                              [](const Slot& slot) { return slot.room != 0 && slot.region == nullptr && !slot.taken; });
+  // What went ahead has the first claim on every new slot of its tag: the receiver gives it the same one.
+  if (claimed_ahead(slot.tag)) {
+    occupy({std::prev(groups_.end()), grant.slot});
+    return true;
+  }
+  // A slot without memory to write to is one that a message which went ahead is in already.
+  return slot.room == 0 || slot.region != nullptr;
 }
 
 Sender::Group& Sender::add_group() {
@@ -57,77 +53,66 @@ Sender::Group& Sender::add_group() {
   return groups_.back();
 }
 
-const Sender::Group* Sender::open_group() const {
-  if (groups_.empty() || groups_.front().granted != groups_.front().slots) return nullptr;
-  return &groups_.front();
+std::optional<Sender::Found> Sender::find_slot(int tag) {
+  for (auto group = groups_.begin(); group != groups_.end(); ++group) {
+    if (const auto slot = free_slot(group->known_places(), tag)) return Found{group, *slot};
+  }
+  return std::nullopt;
 }
 
-/// Of the open group. With its last slot it leaves at once, for the peer may put another receive in its place as soon
-/// as it has the message. Returns whether that was so.
-bool Sender::occupy(std::uint8_t slot) {
-  Group& group = groups_.front();
-  group.places[slot].taken = true;
-  if (--group.open != 0) return false;
+/// With its last slot a group leaves at once, for the peer may put another receive in its place as soon as it has the
+/// message.
+void Sender::occupy(const Found& found) {
+  Group& group = *found.group;
+  group.places[found.slot].taken = true;
+  if (--group.open != 0) return;
   group = {};
-  spare_groups_.splice(spare_groups_.begin(), groups_, groups_.begin());
+  spare_groups_.splice(spare_groups_.begin(), groups_, found.group);
+}
+
+/// Whether a message of that tag has gone ahead of its receive. The oldest has its slot now.
+bool Sender::claimed_ahead(int tag) {
+  const auto message = std::ranges::find(ahead_, tag, &Ahead::tag);
+  if (message == ahead_.end()) return false;
+  ahead_bytes_ -= message->bytes;
+  ahead_.erase(message);
   return true;
 }
 
-/// The next group is open to what went ahead before anything else.
-void Sender::take(std::uint8_t slot) {
-  if (occupy(slot)) place_ahead();
-}
-
-/// What went ahead has the first claim on every new place: the receiver gives it the same one.
-void Sender::place_ahead() {
-  for (auto message = ahead_.begin(); message != ahead_.end();) {
-    const Group* const group = open_group();
-    if (group == nullptr) return;
-    const auto slot = slot_for(group->known_places(), message->tag, message == ahead_.begin());
-    if (!slot) {
-      ++message;
-      continue;
-    }
-    occupy(*slot);
-    ahead_bytes_ -= message->bytes;
-    ahead_.erase(message);
-    message = ahead_.begin();
-  }
-}
-
+/// The messages of one tag leave in the order in which they were posted; those of another pass them by.
 bool Sender::advance(transport::Flow& flow) {
   if (streamed_ != nullptr) {
     // A message in pieces is whole before the next one begins: the pieces say only that they are further ones.
     if (!send_eager(flow, *streamed_, streaming_)) return false;
     std::erase(waiting_, std::exchange(streamed_, nullptr));
   }
+  stalled_.clear();
   for (auto request = waiting_.begin(); request != waiting_.end() && !overflow;) {
-    switch (start(flow, **request, request == waiting_.begin())) {
+    const int tag = (*request)->tag;
+    if (!stalled_.empty() && std::ranges::find(stalled_, tag) != stalled_.end()) {
+      ++request;
+      continue;
+    }
+    switch (start(flow, **request)) {
       case Start::started:
-        waiting_.erase(request);
-        // The next receive may be open now, to those that were passed over.
-        request = waiting_.begin();
+        request = waiting_.erase(request);
         break;
-      case Start::waits: {
-        // Only a grouped receive can take a message out of its turn.
-        const Group* const group = open_group();
-        if (group == nullptr || group->slots == 1) return true;
+      case Start::waits:
+        if (!mixed_) return true;
+        stalled_.push_back(tag);
         ++request;
         break;
-      }
       case Start::no_room:
         return false;
     }
   }
+  if (waiting_.empty()) mixed_ = false;
   return true;
 }
 
-Sender::Start Sender::start(transport::Flow& flow, Request& request, bool first) {
-  if (const Group* const group = open_group()) {
-    if (const auto slot = slot_for(group->known_places(), request.tag, first))
-      return start_matched(flow, request, *group, *slot);
-  }
-  return first ? start_ahead(flow, request) : Start::waits;
+Sender::Start Sender::start(transport::Flow& flow, Request& request) {
+  const auto found = find_slot(request.tag);
+  return found ? start_matched(flow, request, *found) : start_ahead(flow, request);
 }
 
 Sender::Start Sender::start_ahead(transport::Flow& flow, Request& request) {
@@ -143,22 +128,22 @@ Sender::Start Sender::start_ahead(transport::Flow& flow, Request& request) {
   return whole ? Start::started : Start::no_room;
 }
 
-Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, const Group& group, std::uint8_t slot) {
-  const Slot& place = group.places[slot];
+Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, const Found& found) {
+  const Slot& place = found.group->places[found.slot];
   const std::uint64_t size = request.message.size();
   if (size > place.room) {
     overflow = Overflow{size, place.room};
     return Start::waits;
   }
   if (size != 0 && size <= eager_bytes_) {
-    const EagerHead head{size, group.number, slot, EagerHead::kMatched, 0};
+    const EagerHead head{size, found.group->number, found.slot, EagerHead::kMatched, 0};
     const bool whole = send_eager(flow, request, head);  // then it is the user's again
     if (!whole && request.started == 0) return Start::no_room;
-    take(slot);
+    occupy(found);
     return whole ? Start::started : Start::no_room;
   }
-  if (!write(flow, request, place, {size, group.number, slot, {}})) return Start::no_room;
-  take(slot);
+  if (!write(flow, request, place, {size, found.group->number, found.slot, {}})) return Start::no_room;
+  occupy(found);
   return Start::started;
 }
 
@@ -230,6 +215,7 @@ void Sender::on_completed(std::uint64_t operation) {
 void Sender::forget_waiting() {
   for (Request* request : waiting_) request->region.reset();
   waiting_.clear();
+  mixed_ = false;
   streamed_ = nullptr;
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "message/regions.hpp"
 #include "message/request.hpp"
@@ -23,7 +24,10 @@ class Sender {
  public:
   Sender(transport::Engine& engine, std::uint32_t eager_bytes) : engine_(engine), eager_bytes_(eager_bytes) {}
 
-  void post(Request* request) { waiting_.push_back(request); }
+  void post(Request* request) {
+    mixed_ = mixed_ || (!waiting_.empty() && waiting_.front()->tag != request->tag);
+    waiting_.push_back(request);
+  }
   /// Starts what can start. False: there was no room on the flow for something; an overflow is left in `overflow`.
   bool advance(transport::Flow& flow);
   /// The flow's operations up to this one are complete.
@@ -62,7 +66,12 @@ class Sender {
     std::uint8_t granted = 0;
     std::uint8_t open = 0;
     std::array<Slot, Channel::kMostSlots> places;
-    std::span<const Slot> known_places() const { return std::span(places).first(slots); }
+    std::span<const Slot> known_places() const { return std::span(places).first(granted); }
+  };
+  using Groups = std::list<Group>;
+  struct Found {
+    Groups::iterator group;
+    std::uint8_t slot = 0;
   };
   /// A message that went ahead of its receive.
   struct Ahead {
@@ -71,27 +80,26 @@ class Sender {
   };
   enum class Start : std::uint8_t { started, waits, no_room };
 
-  Start start(transport::Flow& flow, Request& request, bool first);
-  Start start_matched(transport::Flow& flow, Request& request, const Group& group, std::uint8_t slot);
+  Start start(transport::Flow& flow, Request& request);
+  Start start_matched(transport::Flow& flow, Request& request, const Found& found);
   Start start_ahead(transport::Flow& flow, Request& request);
   bool send_eager(transport::Flow& flow, Request& request, const EagerHead& head);
   bool write(transport::Flow& flow, Request& request, const Slot& slot, const Done& done);
   void took(const Request& request);
   Group& add_group();
-  /// The oldest receive with a free slot, if all of it is known.
-  const Group* open_group() const;
-  bool occupy(std::uint8_t slot);
-  void take(std::uint8_t slot);
-  void place_ahead();
-  bool no_slot_is_unreachable() const;
+  /// The first free slot of that tag that the peer has told of.
+  std::optional<Found> find_slot(int tag);
+  void occupy(const Found& found);
+  bool claimed_ahead(int tag);
 
   transport::Engine& engine_;
   const std::uint32_t eager_bytes_;
   PeerRegions regions_;
-  std::list<Group> groups_;        ///< in order; those with a free slot
-  std::list<Group> spare_groups_;  ///< to be used again: a receive of the peer's allocates nothing
-  std::uint32_t next_group_ = 0;
+  Groups groups_;        ///< in order; those with a free slot
+  Groups spare_groups_;  ///< to be used again: a receive of the peer's allocates nothing
   std::deque<Request*> waiting_;
+  bool mixed_ = false;              ///< not all that wait are of one tag
+  std::vector<int> stalled_;        ///< tags whose oldest message waits; a member so that it keeps its room
   std::deque<Request*> in_flight_;  ///< direct writes, in the order of their operations
   std::deque<Ahead> ahead_;
   std::uint64_t ahead_bytes_ = 0;

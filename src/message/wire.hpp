@@ -24,7 +24,7 @@ enum class Kind : std::uint8_t {
   detach = 7,    ///< the last word: everything of the sender's has landed. The other end gives its own in return
 };
 
-/// Groups are the receives of a channel, numbered from 0; a group has 1 to 8 slots.
+/// Groups are the receives of a channel, named by the receiver; a group has 1 to 8 slots.
 struct EagerHead {
   std::uint64_t bytes = 0;  ///< of the whole message
   std::uint32_t group = 0;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "sim/channel_schedule.hpp"
+
 namespace railyard::sim {
 
 void Totals::add(std::uint64_t seed, const Outcome& outcome) {
@@ -32,11 +34,22 @@ void Totals::add(std::uint64_t seed, const Outcome& outcome) {
   first_notes = findings.notes();
 }
 
+namespace {
+
+/// Drawn from the seed alone, and apart from everything else that is.
+bool uses_channels(std::uint64_t seed, const ScenarioOptions& options) {
+  if (options.programs != Programs::drawn) return options.programs == Programs::channels;
+  return options.ranks != 1 && Random(seed ^ 0x6368616e6e656c73ULL).below(3) == 0;
+}
+
+}  // namespace
+
 Result<Totals> run_schedules(std::uint64_t first, std::uint64_t count, const ScenarioOptions& options,
                              const std::function<void(const Totals&)>& after_each) {
   Totals totals;
   for (std::uint64_t i = 0; i < count; ++i) {
-    auto outcome = run_schedule(first + i, options);
+    auto outcome =
+        uses_channels(first + i, options) ? run_channel_schedule(first + i, options) : run_schedule(first + i, options);
     if (!outcome) {
       return Error(outcome.status(), fmt::format("seed {}: the simulated world could not be opened: {}", first + i,
                                                  outcome.error().message()));

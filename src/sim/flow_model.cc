@@ -97,6 +97,13 @@ FlowModel::PutId FlowModel::put(std::uint32_t index, std::size_t bytes, const Pa
   added.what = what;
   added.operation = operation;
   added.before = slot.fill;
+  if (cut_) {
+    added.visible = true;
+    ++visible_;
+    puts_.push_back(added);
+    log_.push_back({Entry::Kind::put, id});
+    return id;
+  }
   if (slot.state == Slot::State::due && slot.newest != kNone) {
     added.over = slot.newest;
     puts_[slot.newest].under = id;
@@ -178,6 +185,13 @@ bool FlowModel::compare(const Put& put, std::span<const std::byte> bytes, std::s
     return false;
   }
   return true;
+}
+
+void FlowModel::cut() {
+  cut_ = true;
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) fill(slot, std::byte{0x66});
+  for (Put& put : puts_) put.visible = true;
+  visible_ = puts_.size();
 }
 
 void FlowModel::check_guards(std::uint32_t slot) {

@@ -63,6 +63,10 @@ class FlowModel {
   /// Whether the bytes are what the put brought; tells early from corrupt.
   void check_read(PutId put, std::span<const std::byte> bytes, std::string_view evidence);
 
+  /// The target has been told that the source is lost, and uses every slot for something else: nothing of the source's
+  /// may land any more, and nothing that it does is looked at.
+  void cut();
+
   /// After all is over: every put was seen, unless the source died and not `all` of them had to arrive; every slot and
   /// guard is as it should be.
   void finish(bool all = true);
@@ -120,6 +124,7 @@ class FlowModel {
   std::vector<Slot> slots_;
   Position confirmed_ = 0;  ///< log entries before this are due and checked
   std::size_t visible_ = 0;
+  bool cut_ = false;
 };
 
 }  // namespace railyard::sim

@@ -9,7 +9,7 @@ namespace railyard::sim {
 
 namespace {
 
-constexpr std::uint64_t kSharedMask = 0xffff;
+constexpr std::uint64_t kSharedBits = 0xffff;
 /// Tickets that one turn asks after.
 constexpr std::size_t kAsked = 2;
 constexpr std::size_t kAskedAtEnd = 4;
@@ -44,6 +44,7 @@ void Program::turn() {
   watch_counters();
   for (std::size_t i = 0; i < kAsked && !outstanding_.empty(); ++i) ask_after(draw(outstanding_.size()));
   if (percent(1)) ask_quiet();
+  if (stage_.brief != nullptr) stage_.brief->turn(rank_);
   if (percent(behaviour.sleep_percent)) {
     asleep_until_ =
         stage_.fabric().now() + static_cast<std::int64_t>(draw(static_cast<std::uint64_t>(behaviour.sleep)));
@@ -56,6 +57,7 @@ void Program::look_around() {
   watch_counters();
   // A few at a time: each question makes progress too, and most answers are no.
   for (std::size_t i = 0; i < kAskedAtEnd && !outstanding_.empty(); ++i) ask_after(next_asked_++ % outstanding_.size());
+  if (stage_.brief != nullptr) stage_.brief->look(rank_);
 }
 
 void Program::watch_signals() {
@@ -63,12 +65,12 @@ void Program::watch_signals() {
   bool news = false;
   for (int source = 0; source < static_cast<int>(stage_.plan.ranks); ++source) {
     Pair* pair = stage_.existing_pair(source, rank_);
-    if (pair == nullptr) continue;
+    if (pair == nullptr || pair->cut) continue;
     const auto from = static_cast<std::size_t>(source);
     const std::uint64_t sets = window().read_signal(layout.set_signal(from));
     news |= pair->sets.observe(sets, stage_.findings);
     const std::uint64_t shared = window().read_signal(layout.shared_signal(from)) >> Layout::shared_shift(from);
-    news |= pair->shared.observe(shared & kSharedMask, stage_.findings);
+    news |= pair->shared.observe(shared & kSharedBits, stage_.findings);
     const std::uint64_t adds = window().read_signal(Layout::add_signal(from));
     news |= pair->adds.observe(adds + signal_base_[from], stage_.findings);
     if (adds != 0 && percent(2) && window().reset_signal(Layout::add_signal(from)).ok()) signal_base_[from] += adds;
@@ -128,7 +130,9 @@ void Program::ask_after(std::size_t index) {
 void Program::ask_quiet() {
   const auto target = static_cast<int>(draw(stage_.plan.ranks));
   Pair* pair = stage_.existing_pair(rank_, target);
-  if (pair == nullptr || !window().quiet(target, Deadline::in(std::chrono::nanoseconds(0))).ok()) return;
+  if (pair == nullptr || !pair->whole() || !window().quiet(target, Deadline::in(std::chrono::nanoseconds(0))).ok()) {
+    return;
+  }
   pair->flow.confirm_all("quiet");
 }
 
@@ -172,7 +176,10 @@ void Program::give_up(Outstanding& failed) {
 
 void Program::complete_get(Outstanding& done) {
   const auto bytes = std::span<const std::byte>(buffers_.memory(done.buffer)).subspan(done.shift, done.bytes);
-  if (done.put != FlowModel::kNone) {
+  if (done.pair->cut) {
+    // It may have read what its target's program has put there since.
+    if (done.put != FlowModel::kNone) done.pair->flow.end_read(done.put);
+  } else if (done.put != FlowModel::kNone) {
     done.pair->flow.check_read(done.put, bytes, "a get behind a fence");
     done.pair->flow.end_read(done.put);
   } else {
@@ -230,6 +237,7 @@ void Program::report_stuck() {
   for (const Outstanding& one : outstanding_) {
     stage_.findings.add(Finding::lost, fmt::format("{}: not complete", name(one)));
   }
+  if (stage_.brief != nullptr) stage_.brief->report_stuck(rank_);
 }
 
 /// What one source has done here. What a dead one had begun may be there or not, but only in order.
@@ -237,11 +245,20 @@ void Program::finish_pair(Pair& pair) {
   const Layout& layout = stage_.layout;
   const int source = pair.flow.source();
   const auto from = static_cast<std::size_t>(source);
-  const bool all = stage_.fabric().alive(source);
+  if (pair.cut) {
+    if (changed_since_cut(pair)) {
+      stage_.findings.add(Finding::ghost, fmt::format("rank {} to {}: something took effect after its source had been "
+                                                      "given up as lost",
+                                                      source, rank_));
+    }
+    pair.flow.finish(false);
+    return;
+  }
+  const bool all = stage_.fabric().alive(source) && pair.whole();
   pair.adds.finish(window().read_signal(Layout::add_signal(from)) + signal_base_[from], all, stage_.findings);
   pair.sets.finish(window().read_signal(layout.set_signal(from)), all, stage_.findings);
   const std::uint64_t shared = window().read_signal(layout.shared_signal(from)) >> Layout::shared_shift(from);
-  pair.shared.finish(shared & kSharedMask, all, stage_.findings);
+  pair.shared.finish(shared & kSharedBits, all, stage_.findings);
   for (std::size_t word = 0; word < Layout::kOwnWords; ++word) {
     std::uint64_t held = 0;
     std::memcpy(&held, window().local().data() + layout.own_word(from, word), pair.words[word].width);
@@ -255,18 +272,25 @@ void Program::finish_pair(Pair& pair) {
 void Program::finish() {
   const auto memory = window().local();
   int dead = -1;
+  int gone = 0;
   for (int source = 0; source < static_cast<int>(stage_.plan.ranks); ++source) {
-    if (!stage_.fabric().alive(source)) dead = source;
-    if (Pair* pair = stage_.existing_pair(source, rank_)) finish_pair(*pair);
+    Pair* pair = stage_.existing_pair(source, rank_);
+    if (!stage_.fabric().alive(source) || (pair != nullptr && !pair->whole())) {
+      dead = source;
+      ++gone;
+    }
+    if (pair != nullptr) finish_pair(*pair);
   }
-  Target& here = stage_.targets[static_cast<std::size_t>(rank_)];
-  const std::uint64_t sum = window().read_signal(stage_.layout.sum_signal());
-  here.sums.finish(sum, UINT64_MAX, dead, fmt::format("rank {}: the sum signal", rank_), stage_.findings);
-  here.words.finish(stage_.layout, memory, dead, stage_.findings);
+  if (stage_.brief != nullptr) stage_.brief->finish(rank_);
   const Pattern constant(stage_.plan.seed, static_cast<std::uint64_t>(rank_), 0);
   if (!constant.matches(memory.first(Layout::kConstantBytes))) {
     stage_.findings.add(Finding::corrupt, fmt::format("rank {}: memory that nobody puts to was changed", rank_));
   }
+  if (gone > 1) return;  // what the words of all ranks hold cannot be told from the rest
+  Target& here = stage_.targets[static_cast<std::size_t>(rank_)];
+  const std::uint64_t sum = window().read_signal(stage_.layout.sum_signal());
+  here.sums.finish(sum, UINT64_MAX, dead, fmt::format("rank {}: the sum signal", rank_), stage_.findings);
+  here.words.finish(stage_.layout, memory, dead, stage_.findings);
 }
 
 }  // namespace railyard::sim

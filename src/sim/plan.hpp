@@ -13,8 +13,12 @@
 
 namespace railyard::sim {
 
+/// What the processes of a schedule use.
+enum class Programs : std::uint8_t { drawn, windows, channels };
+
 /// What the caller fixes; the rest is drawn.
 struct ScenarioOptions {
+  Programs programs = Programs::drawn;                ///< drawn: windows in two schedules of three
   std::uint32_t ranks = 0;                            ///< 0: 2 to 6
   std::uint32_t rails = 0;                            ///< per rank; 0: 1 to 4, not the same everywhere
   std::uint32_t operations = 0;                       ///< of all ranks together; 0: drawn

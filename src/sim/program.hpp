@@ -22,8 +22,10 @@ class Program {
   void look_around();
   /// Its process has not died. A dead one must not be asked for anything.
   bool alive() const { return stage_.fabric().alive(rank_); }
+  /// It may make calls now.
+  bool able() const { return alive() && !stage_.fabric().paused(rank_); }
   /// Nothing of this rank is under way.
-  bool idle() const { return outstanding_.empty(); }
+  bool idle() const { return outstanding_.empty() && (stage_.brief == nullptr || stage_.brief->idle(rank_)); }
   /// Sends a last signal to each target that lacks one; false: not all of them could be sent yet.
   bool say_goodbye();
   /// Checks what this rank has been sent, after everything is over.
@@ -77,6 +79,8 @@ class Program {
   void abandon(const Payload& payload);
   bool accepted(const Result<Ticket>& result, Kind kind, const Pair& pair);
   bool is_peer_loss(const Error& error, int target);
+  void cut_off(int source);
+  bool changed_since_cut(const Pair& pair);
   Outstanding& track(Kind kind, Pair& pair, const Ticket& ticket);
   Outstanding& track_put(Kind kind, Pair& pair, const Ticket& ticket, const Payload& payload, bool relaxed);
   SignalUpdate draw_signal(Pair& pair, int& which);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "window/assemble.hpp"
 
 namespace railyard::sim {
@@ -84,7 +86,22 @@ Result<std::unique_ptr<Stage>> Stage::open(Plan plan) {
     const auto memory = stage->window(static_cast<int>(rank)).local();
     Pattern(stage->plan.seed, rank, 0).fill(memory.first(Layout::kConstantBytes));
   }
+  const auto& programs = stage->plan.fabric.programs;
+  if (programs.deregisters || programs.refusals) {
+    auto brief = BriefWindows::open(*stage);
+    if (!brief) return std::move(brief.error());
+    stage->brief = std::move(*brief);
+  }
   return stage;
+}
+
+bool Stage::may_be_lost(int observer, int target) {
+  if (!fabric().alive(target)) return true;
+  for (const auto& rail : plan.fabric.rails) {
+    if (rail.knows_liveness) return false;
+  }
+  const std::int64_t patience = std::int64_t{plan.settings.peer_timeout_ms} * 1'000'000 / 2;
+  return std::max(fabric().longest_pause(observer), fabric().longest_pause(target)) >= patience;
 }
 
 Pair& Stage::pair(int source, int target) {

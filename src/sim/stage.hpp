@@ -5,11 +5,13 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "fabric/sim/fabric.hpp"
 #include "railyard/window.hpp"
 #include "railyard/world.hpp"
+#include "sim/brief_windows.hpp"
 #include "sim/flow_model.hpp"
 #include "sim/layout.hpp"
 #include "sim/plan.hpp"
@@ -28,6 +30,17 @@ struct Pair {
   std::array<OwnWord, Layout::kOwnWords> words;
   std::uint64_t fetched_adds = 0;
   std::uint64_t compare_seen = 0;  ///< what the source knows of the compare word
+  bool given_up = false;           ///< the source was told that the target is lost
+  /// The target was told that the source is lost, though it lives: its memory is its own again. What it held then:
+  struct Cut {
+    std::uint64_t adds = 0;
+    std::uint64_t sets = 0;
+    std::uint64_t shared = 0;
+    std::array<std::uint64_t, Layout::kOwnWords> words{};
+  };
+  std::optional<Cut> cut;
+  /// Everything that the source has begun must have arrived.
+  bool whole() const { return !given_up && !cut; }
 };
 
 /// What every rank does to one target's common words.
@@ -69,6 +82,9 @@ class Stage {
   Window& window(int rank) { return cluster->windows[static_cast<std::size_t>(rank)]; }
   World& world(int rank) { return cluster->worlds[static_cast<std::size_t>(rank)]; }
   fabric::sim::SimFabric& fabric() { return cluster->fabric; }
+  /// Whether `observer` may be told that `target` is lost: it is dead, or one of them was stopped for long and nothing
+  /// told that it lives.
+  bool may_be_lost(int observer, int target);
   /// Something happened: the run is not stuck.
   void note_change() { last_change = fabric().now(); }
 
@@ -78,6 +94,7 @@ class Stage {
   Findings findings;
   std::unique_ptr<Cluster> cluster;
   std::vector<Target> targets;
+  std::unique_ptr<BriefWindows> brief;  ///< null: no kind of fault needs them
   std::uint64_t operations = 0;
   std::int64_t last_change = 0;
 

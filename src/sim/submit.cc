@@ -12,6 +12,7 @@ namespace {
 constexpr std::size_t kMostShift = 16;
 /// Signals that fit in one source's 16 bits of a shared word, with room to see one too many.
 constexpr std::uint64_t kMostShared = 60'000;
+constexpr std::uint64_t kSharedMask = 0xffff;
 
 enum WhichSignal : int { kAdd, kSet, kShared, kSum, kSignalKinds };
 
@@ -100,9 +101,45 @@ bool Program::accepted(const Result<Ticket>& result, Kind kind, const Pair& pair
 /// Whether the error says that the target is gone, and it is. Nothing more is submitted to it then.
 bool Program::is_peer_loss(const Error& error, int target) {
   if (error.status() != Status::peer_lost || target < 0 || error.where().peer != target) return false;
-  if (stage_.fabric().alive(target)) return false;
+  if (!stage_.may_be_lost(rank_, target)) return false;
+  if (lost_[static_cast<std::size_t>(target)]) return true;
   lost_[static_cast<std::size_t>(target)] = true;
+  if (Pair* pair = stage_.existing_pair(rank_, target)) pair->given_up = true;
+  if (stage_.fabric().alive(target)) cut_off(target);
   return true;
+}
+
+/// This rank was told that `source` is lost. It lives and may come back, but nothing of its may land here any more: the
+/// memory is used for something else.
+void Program::cut_off(int source) {
+  Pair* pair = stage_.existing_pair(source, rank_);
+  if (pair == nullptr) return;
+  const Layout& layout = stage_.layout;
+  const auto from = static_cast<std::size_t>(source);
+  Pair::Cut cut;
+  cut.adds = window().read_signal(Layout::add_signal(from));
+  cut.sets = window().read_signal(layout.set_signal(from));
+  cut.shared = window().read_signal(layout.shared_signal(from)) >> Layout::shared_shift(from) & kSharedMask;
+  for (std::size_t word = 0; word < Layout::kOwnWords; ++word) {
+    std::memcpy(&cut.words[word], window().local().data() + layout.own_word(from, word), pair->words[word].width);
+  }
+  pair->cut = cut;
+  pair->flow.cut();
+}
+
+bool Program::changed_since_cut(const Pair& pair) {
+  const Layout& layout = stage_.layout;
+  const auto from = static_cast<std::size_t>(pair.flow.source());
+  bool changed = window().read_signal(Layout::add_signal(from)) != pair.cut->adds ||
+                 window().read_signal(layout.set_signal(from)) != pair.cut->sets ||
+                 (window().read_signal(layout.shared_signal(from)) >> Layout::shared_shift(from) & kSharedMask) !=
+                     pair.cut->shared;
+  for (std::size_t word = 0; word < Layout::kOwnWords; ++word) {
+    std::uint64_t held = 0;
+    std::memcpy(&held, window().local().data() + layout.own_word(from, word), pair.words[word].width);
+    changed = changed || held != pair.cut->words[word];
+  }
+  return changed;
 }
 
 Program::Outstanding& Program::track(Kind kind, Pair& pair, const Ticket& ticket) {

@@ -37,7 +37,7 @@ class ChannelLine {
   bool act(Random& random) {
     const std::size_t end = random.below(2);
     if (random.chance(0.5)) return may_send(end, 0) && send(end, random, std::nullopt);
-    return may_receive(end, 0) && receive(end, random, false);
+    return may_receive(end, 0) && receive(end, random, std::nullopt);
   }
   /// What is missing so that everything that was begun can end. Returns whether there was anything.
   bool wind_up(Random& random) {
@@ -48,8 +48,9 @@ class ChannelLine {
       if (tag) missing = true;
       // Beyond what is usual: what fills the usual may be what waits.
       if (tag && may_send(end, 8)) send(end, random, *tag);
-      if (half.model.unplaced() != 0) missing = true;
-      if (half.model.unplaced() != 0 && may_receive(1 - end, 8)) receive(1 - end, random, true);
+      const auto unplaced = half.model.unplaced();
+      if (unplaced) missing = true;
+      if (unplaced && may_receive(1 - end, 8)) receive(1 - end, random, *unplaced);
     }
     return missing;
   }
@@ -183,15 +184,16 @@ class ChannelLine {
     return true;
   }
 
-  bool receive(std::size_t end, Random& random, bool single) {
+  /// `tag`: of its only slot; nothing: as chance will have it.
+  bool receive(std::size_t end, Random& random, std::optional<int> tag) {
     Half& half = halves_[1 - end];
     StreamModel::Receive receive;
-    const bool group = !single && random.chance(behaviour_.group_percent / 100.0);
+    const bool group = !tag && random.chance(behaviour_.group_percent / 100.0);
     receive.places.resize(group ? 1 + random.below(Channel::kMostSlots) : 1);
     receive.completion_optional = random.chance(behaviour_.optional_percent / 100.0);
     std::vector<ReceiveSlot> slots;
     for (auto& place : receive.places) {
-      place.tag = static_cast<int>(random.below(behaviour_.tags));
+      place.tag = tag ? *tag : static_cast<int>(random.below(behaviour_.tags));
       place.memory.assign(behaviour_.most_bytes, std::byte{0xee});
       place.registered = perhaps_register(end, place.memory, random);
       slots.push_back({place.memory, place.tag, place.registered.get()});

@@ -62,16 +62,20 @@ class StreamModel {
     return receives_.back();
   }
 
-  /// The tag that the oldest receive still waits for; nothing: it has all it needs, or there is none.
+  /// The tag that the oldest unfilled receive still waits for; nothing: there is none.
   std::optional<int> wanted() const {
-    if (next_ == receives_.size()) return std::nullopt;
-    for (const Place& place : receives_[next_].places) {
-      if (!place.message) return place.tag;
+    for (const Receive& receive : receives_) {
+      for (const Place& place : receive.places) {
+        if (!place.message) return place.tag;
+      }
     }
     return std::nullopt;
   }
-  /// The number of messages that no receive has a place for yet.
-  std::size_t unplaced() const { return unplaced_.size(); }
+  /// The tag of the oldest message that no receive has a slot for yet.
+  std::optional<int> unplaced() const {
+    if (unplaced_.empty()) return std::nullopt;
+    return messages_[unplaced_.front()].tag;
+  }
 
   /// A send of that message is said to be done. A large one cannot be before its receive is there.
   void sent(Message& message, std::uint64_t size, std::uint32_t eager_bytes) {
@@ -124,25 +128,22 @@ class StreamModel {
   static constexpr std::byte kScribble{0x55};
 
   void assign() {
-    for (; next_ < receives_.size(); ++next_) {
-      Receive& receive = receives_[next_];
-      for (auto message = unplaced_.begin(); message != unplaced_.end() && !receive.full();) {
-        Place* const place = place_for(receive, messages_[*message].tag);
-        if (place == nullptr) {
-          ++message;
-          continue;
-        }
-        place->message = *message;
-        messages_[*message].placed = true;
-        message = unplaced_.erase(message);
+    for (auto message = unplaced_.begin(); message != unplaced_.end();) {
+      Place* const place = place_for(messages_[*message].tag);
+      if (place == nullptr) {
+        ++message;
+        continue;
       }
-      if (!receive.full()) return;
+      place->message = *message;
+      messages_[*message].placed = true;
+      message = unplaced_.erase(message);
     }
   }
-  static Place* place_for(Receive& receive, int tag) {
-    if (receive.places.size() == 1) return &receive.places.front();
-    for (Place& place : receive.places) {
-      if (!place.message && place.tag == tag) return &place;
+  Place* place_for(int tag) {
+    for (Receive& receive : receives_) {
+      for (Place& place : receive.places) {
+        if (!place.message && place.tag == tag) return &place;
+      }
     }
     return nullptr;
   }
@@ -175,7 +176,6 @@ class StreamModel {
   std::deque<Message> messages_;
   std::deque<Receive> receives_;
   std::list<std::size_t> unplaced_;
-  std::size_t next_ = 0;  ///< the oldest receive with a free slot
 };
 
 }  // namespace railyard::message

@@ -43,6 +43,11 @@ static const struct test_case cases[] = {
     {"close-under-way", case_close_under_way, {"2", "2"}},
     {"peer-dies", case_peer_dies, {"2", "2"}},
     {"exit", case_exit, {"2", "2"}},
+    {"tags", case_tags, {"2", "2"}},
+    {"sent-then-closed", case_sent_then_closed, {"2", "2"}},
+    {"abort-order", case_abort_order, {"2", "2"}},
+    {"stopped-peers", case_stopped_peers, {"2", "2"}},
+    {"threads-end", case_threads_end, {"2", "2"}},
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 

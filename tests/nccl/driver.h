@@ -219,5 +219,10 @@ void case_exit(struct rank *rank);
 void case_close_under_way(struct rank *rank);
 void case_peer_dies(struct rank *rank);
 void case_self(struct rank *rank);
+void case_tags(struct rank *rank);
+void case_sent_then_closed(struct rank *rank);
+void case_abort_order(struct rank *rank);
+void case_stopped_peers(struct rank *rank);
+void case_threads_end(struct rank *rank);
 
 #endif

@@ -145,7 +145,8 @@ TEST(SimFaults, EveryKindChangesSomething) {
     Random random(5);
     kind.apply(options, random);
     const RailOptions untouched;
-    bool changed = !options.changes.empty() || !options.deaths.empty();
+    bool changed = !options.changes.empty() || !options.deaths.empty() || !options.pauses.empty() ||
+                   !options.intrusions.empty() || options.programs.any();
     for (const RailOptions& rail : options.rails) {
       changed = changed || rail.reorder_probability != untouched.reorder_probability ||
                 rail.delay_probability != untouched.delay_probability || rail.bandwidth != untouched.bandwidth ||

@@ -66,6 +66,15 @@ TEST(SimSchedule, PlansCoverWhatTheyShould) {
   bool dies = false;
   bool timed = false;
   bool peaceful = false;
+  bool succeeds_late = false;
+  bool partial = false;
+  bool pauses = false;
+  bool unknown_liveness = false;
+  bool deregisters = false;
+  bool refusals = false;
+  bool aborts = false;
+  bool intrudes = false;
+  bool breaks = false;
   for (std::uint64_t seed = 1; seed <= 1'000; ++seed) {
     const Plan plan = make_plan(seed, {});
     const auto& rail = plan.fabric.rails.front();
@@ -78,9 +87,20 @@ TEST(SimSchedule, PlansCoverWhatTheyShould) {
     (plan.fabric.changes.empty() ? peaceful : fails) = true;
     dies = dies || !plan.fabric.deaths.empty();
     timed = timed || rail.fencing == fabric::Fencing::timed;
+    succeeds_late = succeeds_late || rail.late_success_probability > 0;
+    partial = partial || rail.partial_probability > 0;
+    pauses = pauses || !plan.fabric.pauses.empty();
+    unknown_liveness = unknown_liveness || !rail.knows_liveness;
+    deregisters = deregisters || plan.fabric.programs.deregisters;
+    refusals = refusals || plan.fabric.programs.refusals;
+    aborts = aborts || plan.fabric.programs.aborts;
+    intrudes = intrudes || !plan.fabric.intrusions.empty();
+    breaks = breaks || rail.refusal_breaks_link;
   }
   EXPECT_TRUE(reorders && orderly && long_one && uneven && binds && manual && large);
   EXPECT_TRUE(fails && peaceful && dies && timed);
+  EXPECT_TRUE(succeeds_late && partial && pauses && unknown_liveness && intrudes);
+  EXPECT_TRUE(deregisters && refusals && aborts && breaks);
 }
 
 TEST(SimSchedule, OptionsAreKept) {
@@ -138,7 +158,8 @@ TEST_P(SimFaultKind, AloneFindsNothing) {
 INSTANTIATE_TEST_SUITE_P(Sim, SimFaultKind,
                          testing::Values("none", "reorder", "delay", "slow-rail", "busy", "late-completion", "kill",
                                          "flap", "black-hole", "lost-completion", "late-packets", "two-of-four",
-                                         "peer-death"));
+                                         "peer-death", "late-success", "partial-writes", "pauses", "deregister",
+                                         "refusals", "aborts", "unauthenticated"));
 
 TEST(SimSchedule, WithoutFencesTheSameSeedsFindGhosts) {
   ScenarioOptions options;

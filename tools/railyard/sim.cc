@@ -36,6 +36,7 @@ struct SimOptions {
   std::uint64_t schedules = 1'000;
   std::uint64_t seed = 1;
   std::string faults;
+  std::string programs;
   std::string ranks;
   std::uint32_t rails = 0;
   std::uint32_t operations = 0;
@@ -83,6 +84,7 @@ Result<std::vector<std::uint32_t>> parse_ranks(const std::string& text, std::uin
 std::string replay_command(const SimOptions& options, std::uint64_t seed) {
   std::string command = fmt::format("railyard sim --schedules 1 --seed {}", seed);
   if (!options.faults.empty()) command += fmt::format(" --faults {}", options.faults);
+  if (!options.programs.empty()) command += fmt::format(" --programs {}", options.programs);
   if (!options.ranks.empty()) command += fmt::format(" --ranks {}", options.ranks);
   if (options.rails != 0) command += fmt::format(" --rails {}", options.rails);
   if (options.operations != 0) command += fmt::format(" --operations {}", options.operations);
@@ -171,6 +173,8 @@ int run_schedules_command(const SimOptions& options) {
   scenario.rails = options.rails;
   scenario.operations = options.operations;
   scenario.fence = !options.no_fence;
+  if (options.programs == "windows") scenario.programs = sim::Programs::windows;
+  if (options.programs == "channels") scenario.programs = sim::Programs::channels;
   if (!options.faults.empty()) {
     auto kinds = fabric::sim::parse_faults(options.faults);
     if (!kinds) return report_error("sim", Error(Status::invalid, "--faults: " + kinds.error().message()));
@@ -289,6 +293,8 @@ void add_sim_command(CLI::App& app, int& exit_code) {
   command->add_option("--seed", options->seed, "Seed of the first; each next one has the next seed")
       ->capture_default_str();
   command->add_option("--faults", options->faults, "What goes wrong: a comma list, or none; see below");
+  command->add_option("--programs", options->programs, "What the ranks use: windows or channels (drawn)")
+      ->check(CLI::IsMember({"windows", "channels"}));
   command->add_option("--ranks", options->ranks,
                       "Ranks of every schedule (drawn: 2 to 6); with --memory and --queue-pairs a comma list");
   command->add_option("--rails", options->rails, "Rails of every rank (drawn: 1 to 4)");

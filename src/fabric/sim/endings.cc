@@ -81,6 +81,7 @@ void SimFabric::complete(std::uint32_t index) {
   if (operation.fault != kFaultNone) {
     event.kind = Event::Kind::failed;
     event.error = operation.fault;
+    event.blame = blame_of(operation.fault);
   } else {
     switch (operation.kind) {
       case Operation::Kind::send:

@@ -17,6 +17,9 @@ enum class Happening : std::uint8_t {
   link_news,          ///< subject: notice
   rail_change,        ///< subject: place in FabricOptions::changes
   death,              ///< subject: place in FabricOptions::deaths
+  pause,              ///< subject: place in FabricOptions::pauses
+  resumption,         ///< subject: process
+  intrusion,          ///< subject: place in FabricOptions::intrusions
 };
 
 struct Scheduled {

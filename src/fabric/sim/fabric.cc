@@ -36,11 +36,19 @@ SimFabric::SimFabric(FabricOptions options) : options_(std::move(options)), rand
   }
   ready_.resize(static_cast<std::size_t>(processes));
   dead_.resize(static_cast<std::size_t>(processes));
+  paused_until_.resize(static_cast<std::size_t>(processes));
+  longest_pause_.resize(static_cast<std::size_t>(processes));
   for (std::uint32_t i = 0; i < options_.changes.size(); ++i) {
     queue_.push(options_.changes[i].time, Happening::rail_change, i);
   }
   for (std::uint32_t i = 0; i < options_.deaths.size(); ++i) {
     queue_.push(options_.deaths[i].time, Happening::death, i);
+  }
+  for (std::uint32_t i = 0; i < options_.pauses.size(); ++i) {
+    queue_.push(options_.pauses[i].time, Happening::pause, i);
+  }
+  for (std::uint32_t i = 0; i < options_.intrusions.size(); ++i) {
+    queue_.push(options_.intrusions[i].time, Happening::intrusion, i);
   }
 }
 
@@ -77,6 +85,14 @@ bool SimFabric::step_within(std::int64_t nanoseconds) {
   return !queue_.empty() && queue_.next().time <= now() + nanoseconds && step();
 }
 
+bool SimFabric::anything_ready() const {
+  if (ready_total_ == 0 || options_.pauses.empty()) return ready_total_ != 0;
+  for (std::size_t process = 0; process < ready_.size(); ++process) {
+    if (ready_[process] != 0 && !paused(static_cast<int>(process))) return true;
+  }
+  return false;
+}
+
 void SimFabric::dispatch(const Scheduled& next) {
   note(static_cast<std::uint64_t>(next.happening), next.subject, 0);
   switch (next.happening) {
@@ -103,6 +119,15 @@ void SimFabric::dispatch(const Scheduled& next) {
       break;
     case Happening::death:
       kill(options_.deaths[next.subject].process, options_.deaths[next.subject].how);
+      break;
+    case Happening::pause:
+      pause(options_.pauses[next.subject].process, options_.pauses[next.subject].length);
+      break;
+    case Happening::resumption:
+      resume(static_cast<int>(next.subject));
+      break;
+    case Happening::intrusion:
+      intrude(options_.intrusions[next.subject]);
       break;
   }
 }

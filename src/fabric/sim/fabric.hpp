@@ -61,6 +61,11 @@ struct FabricStatistics {
   std::uint64_t fenced = 0;                     ///< packets that a fence kept from landing
   std::uint64_t stale = 0;                      ///< accesses refused when their link was gone: nobody's mistake
   std::uint64_t completions_lost = 0;           ///< operations that succeeded without a completion
+  std::uint64_t refused = 0;                    ///< accesses refused where programs ask for what they may not have
+  std::uint64_t late_successes = 0;             ///< told after their link was given up
+  std::uint64_t partial_writes = 0;             ///< packets of failed writes that left some of their bytes
+  std::uint64_t pauses = 0;                     ///< times that a process stopped
+  std::uint64_t intrusions = 0;                 ///< arrivals that nobody had sent
   std::array<std::uint64_t, kFaults> faults{};  ///< refused accesses, by code
 
   /// What only a user of the rails that breaks their contract can cause.
@@ -94,10 +99,16 @@ class SimFabric {
   /// The process is gone: its rails stop at this instant. What they have sent may still land.
   void kill(int process, Death how);
   bool alive(int process) const { return !dead_[static_cast<std::size_t>(process)]; }
+  /// The process does nothing for so long. Whoever plays it must not call for it while `paused`.
+  void pause(int process, std::int64_t nanoseconds);
+  bool paused(int process) const { return now() < paused_until_[static_cast<std::size_t>(process)]; }
+  /// The longest time that the process has been stopped for.
+  std::int64_t longest_pause(int process) const { return longest_pause_[static_cast<std::size_t>(process)]; }
 
   /// Whether `poll` has something for a rail of this process.
   bool ready(int process) const { return ready_[static_cast<std::size_t>(process)] != 0; }
-  bool anything_ready() const { return ready_total_ != 0; }
+  /// Whether it has something for any process that would poll.
+  bool anything_ready() const;
 
   const FabricStatistics& statistics() const { return statistics_; }
   /// A digest of everything that happened so far, in order.
@@ -228,7 +239,8 @@ class SimFabric {
     std::vector<std::uint32_t> remotes;  ///< links by RemoteId; kNone: free
     std::vector<RemoteId> free_remotes;
     std::vector<Incoming> incoming;
-    std::vector<LinkTag> fences;  ///< by `id`: lives up to the epoch are shut out
+    std::vector<LinkTag> fences;       ///< by `id`: lives up to the epoch are shut out
+    std::vector<std::byte> overheard;  ///< a message that arrived here once, for intruders
     std::string failure;
     RailState state;
     bool open = false;
@@ -261,6 +273,9 @@ class SimFabric {
   void take_loss(std::uint32_t index, bool refused);
   void take_end(const Notice& notice);
   void fail_contexts(std::uint32_t index, int fault);
+  bool succeeds_late(const Operation& operation);
+  void leave_in_part(std::uint32_t index);
+  Liveness liveness(std::uint32_t port, RemoteId remote) const;
   void end_link(std::uint32_t index);
   void free_link(std::uint32_t index);
   void end_links(std::uint32_t port);
@@ -277,10 +292,15 @@ class SimFabric {
   Carry way_back(const Operation& operation) const;
   std::int64_t hold(std::uint32_t port);
   void drop(std::uint32_t packet, Carry why);
+  void land_in_part(const Packet& packet);
+  void resume(int process);
+  void intrude(const Intrusion& intrusion);
+  void intrude_message(std::uint32_t port, bool overheard);
   void swallow(std::uint32_t packet, std::uint32_t port);
   bool swallowed_again(std::uint32_t packet);
   void turn_away(std::uint32_t packet);
   void refuse_access(std::uint32_t index, int fault);
+  void count_refusal(int fault);
 
   // The wire (wire.cc).
   void start_departing(std::uint32_t port, Lane lane);
@@ -333,8 +353,10 @@ class SimFabric {
   std::vector<std::uint32_t> free_links_;
   std::vector<Notice> notices_;
   std::vector<std::uint32_t> free_notices_;
-  std::vector<bool> dead_;            ///< by process
-  std::vector<std::uint32_t> ready_;  ///< by process: entries and packets that a poll would find
+  std::vector<bool> dead_;                   ///< by process
+  std::vector<std::int64_t> paused_until_;   ///< by process
+  std::vector<std::int64_t> longest_pause_;  ///< by process
+  std::vector<std::uint32_t> ready_;         ///< by process: entries and packets that a poll would find
   std::uint64_t ready_total_ = 0;
   FabricStatistics statistics_;
   std::uint64_t trace_ = 0;

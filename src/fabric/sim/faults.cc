@@ -6,6 +6,7 @@
 #include <string>
 
 #include "fabric/sim/outage_faults.hpp"
+#include "fabric/sim/program_faults.hpp"
 
 namespace railyard::fabric::sim {
 
@@ -84,6 +85,16 @@ constexpr FaultKind kKinds[] = {
     {"late-packets", "packets are held back and land long after their link was given up", late_packets, 0.25},
     {"two-of-four", "two rails that belong together fail at the same instant", two_of_four, 0.2},
     {"peer-death", "a process dies, with a word or in silence", peer_death, 0.15},
+    {"late-success", "operations of a link that was given up are told as done, also long after its fence", late_success,
+     0.25},
+    {"partial-writes", "writes that fail have landed in part, and pieces of them land until the fence", partial_writes,
+     0.25},
+    {"pauses", "processes stop and go on later, perhaps after their peers' patience has ended", pauses, 0.15},
+    {"deregister", "memory is taken back and used for something else while peers write to it", deregister, 0.2},
+    {"refusals", "operations that their targets must refuse: no such window, range, alignment or code", refusals, 0.15},
+    {"aborts", "channels whose memory is taken back and used again with requests posted, closed only later", aborts,
+     0.2},
+    {"unauthenticated", "messages, immediates and connections from nobody", unauthenticated, 0.2},
 };
 
 }  // namespace

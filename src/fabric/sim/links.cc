@@ -63,6 +63,10 @@ void SimFabric::take_request_to_connect(std::uint32_t index) {
     tell(Notice::Kind::attempt, index, options(link.from).connect_retry);
   } else if (!there.open || fenced(there, link.tag)) {
     take_loss(index, !there.open);
+  } else if (paused(options(link.to).process)) {
+    // Its kernel has the request; only the process could answer it.
+    const std::int64_t resumes = paused_until_[static_cast<std::size_t>(options(link.to).process)];
+    tell(Notice::Kind::request, index, resumes - now() + 1);
   } else {
     link.state = Link::State::standing;
     there.incoming.push_back({link.tag, index, link.generation});
@@ -181,10 +185,59 @@ void SimFabric::fail_contexts(std::uint32_t index, int fault) {
     Operation& operation = operations_[current];
     next = operation.next;
     strike(current);
+    if (succeeds_late(operation)) {
+      ++statistics_.late_successes;
+      if (operation.scheduled) continue;
+      operation.completing = operation.scheduled = true;
+      const auto most = static_cast<std::uint32_t>(options(operation.from).late_success_delay);
+      queue_.push(now() + static_cast<std::int64_t>(draw(most)), Happening::completion, current);
+      continue;
+    }
+    leave_in_part(current);
     ++statistics_.faults[static_cast<std::size_t>(fault)];
-    operation.fault = fault;
+    // What its target has refused stays refused, though the link ends with it.
+    if (blame_of(operation.fault) == Blame::link) operation.fault = fault;
     if (!operation.scheduled) complete_in(current, completion_delay(options(operation.from)));
   }
+}
+
+/// Whether the operation, which its link still holds at its end, is told as the success it is: its bytes have left, and
+/// where a success says more than that, they are in place.
+bool SimFabric::succeeds_late(const Operation& operation) {
+  const RailOptions& rail = options(operation.from);
+  if (rail.late_success_probability == 0 || operation.fault != kFaultNone || operation.queued) return false;
+  const bool confirmed =
+      operation.kind == Operation::Kind::read ||
+      (operation.kind == Operation::Kind::write && (operation.options.delivery_complete || rail.writes_confirmed));
+  const bool in_place = operation.landed == operation.local.bytes && operation.packets == 0 && !operation.swallowed;
+  if (confirmed ? !in_place : operation.departed < operation.local.bytes) return false;
+  return random_.chance(rail.late_success_probability);
+}
+
+/// The NIC has some of the write in hand already: it leaves although the link has ended.
+void SimFabric::leave_in_part(std::uint32_t index) {
+  const Operation& operation = operations_[index];
+  const RailOptions& rail = options(operation.from);
+  if (rail.partial_probability == 0 || operation.kind != Operation::Kind::write || !operation.queued ||
+      operation.fault != kFaultNone || !random_.chance(rail.partial_probability)) {
+    return;
+  }
+  // Never all of it: the last piece is what the departure queue waits for.
+  for (std::uint64_t left = 1 + random_.below(4); left > 0; --left) {
+    if (operations_[index].local.bytes - operations_[index].departed <= rail.mtu) return;
+    depart_piece(operation.from, index);
+    if (operations_[index].fault != kFaultNone) return;
+  }
+}
+
+Liveness SimFabric::liveness(std::uint32_t port_index, RemoteId remote) const {
+  const Port& port = ports_[port_index];
+  const std::uint32_t index = remote < port.remotes.size() ? port.remotes[remote] : kNone;
+  if (index == kNone || !port.open || !options(port_index).knows_liveness) return Liveness::unknown;
+  const Port& there = ports_[links_[index].to];
+  const Carry way = std::max({port.state.out, port.state.in, there.state.out, there.state.in});
+  if (way > Carry::late || there.silent) return Liveness::unknown;
+  return there.open ? Liveness::alive : Liveness::gone;
 }
 
 void SimFabric::free_link(std::uint32_t index) {

@@ -49,6 +49,37 @@ struct ProcessDeath {
   Death how = Death::told;
 };
 
+/// From `time` on the process is stopped for so long: it calls nothing and polls nothing. Its kernel and its NICs go
+/// on.
+struct ProcessPause {
+  std::int64_t time = 0;
+  int process = 0;
+  std::int64_t length = 0;
+};
+
+/// At `time` something reaches a rail that no process of the world has sent.
+struct Intrusion {
+  enum class Kind : std::uint8_t {
+    garbage,        ///< a message of random bytes
+    wrong_session,  ///< a message that was sent before, changed, in the name of no session
+    immediate,      ///< a write's immediate for a flow that does not exist
+    connection,     ///< a connection under a made-up name, given up again
+  };
+  std::int64_t time = 0;
+  std::uint32_t rail = 0;
+  Kind kind = Kind::garbage;
+};
+
+/// What the programs on the network do besides careful work. To the network it only means that an access which a target
+/// refuses may be nobody's mistake.
+struct ProgramFaults {
+  bool deregisters = false;  ///< memory is taken back while peers use it
+  bool refusals = false;     ///< operations that their targets must refuse
+  bool aborts = false;       ///< channels whose memory is taken back and used again before they are closed
+
+  bool any() const { return deregisters || refusals || aborts; }
+};
+
 /// One rail: how fast, how late, how orderly, and what it says it can do. Times are virtual nanoseconds.
 struct RailOptions {
   int process = 0;            ///< whose it is
@@ -84,6 +115,12 @@ struct RailOptions {
   std::int64_t give_up = 0;           ///< so long after a packet was lost for good its link is told broken; 0: never
   bool completes_unsent = true;  ///< a plain completion comes although a black hole has the bytes, as from a socket
   bool knows_interface = false;  ///< `rail_down` and `rail_up` events
+  double late_success_probability = 0;  ///< share of what a link still held at its end that is told as a success
+  std::int64_t late_success_delay = 0;  ///< the longest until then
+  double partial_probability = 0;       ///< share of writes that leave a part behind when they fail
+  bool knows_liveness = true;           ///< `liveness` has an answer while anything gets through
+  bool writes_confirmed = false;        ///< a write completes when its target has answered, as a queue pair's does
+  bool refusal_breaks_link = false;     ///< an access that the target refuses costs the link, as a queue pair's does
 
   // Room.
   std::size_t depth = 256;           ///< sends on the control lane, and as many writes and reads on the data lane
@@ -111,7 +148,10 @@ struct FabricOptions {
   std::vector<RailOptions> rails;
   std::vector<RailChange> changes = {};   ///< in any order
   std::vector<ProcessDeath> deaths = {};  ///< in any order
-  bool fence_works = true;                ///< false: a fence says yes and shuts nothing out, to show what it is for
+  std::vector<ProcessPause> pauses = {};  ///< in any order
+  std::vector<Intrusion> intrusions = {};
+  ProgramFaults programs = {};
+  bool fence_works = true;  ///< false: a fence says yes and shuts nothing out, to show what it is for
 };
 
 }  // namespace railyard::fabric::sim

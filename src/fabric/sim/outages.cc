@@ -1,5 +1,6 @@
 // What goes wrong on purpose: rails that carry late, nothing or errors, and processes that die.
 #include <algorithm>
+#include <cstring>
 
 #include "fabric/sim/fabric.hpp"
 
@@ -76,6 +77,7 @@ bool SimFabric::swallowed_again(std::uint32_t packet_index) {
 void SimFabric::drop(std::uint32_t packet_index, Carry why) {
   const std::uint32_t index = packets_[packet_index].operation;
   Operation& operation = operations_[index];
+  land_in_part(packets_[packet_index]);
   ++statistics_.dropped;
   give_packet(packet_index);
   --operation.packets;
@@ -90,6 +92,42 @@ void SimFabric::drop(std::uint32_t packet_index, Carry why) {
     spoil_link_of(operation);
   }
   release(index);
+}
+
+/// What is left of a write's packet that does not arrive whole: nothing, or some of its bytes.
+void SimFabric::land_in_part(const Packet& packet) {
+  const Operation& operation = operations_[packet.operation];
+  const double probability = options(operation.from).partial_probability;
+  if (probability == 0 || operation.kind != Operation::Kind::write || packet.bytes == 0) return;
+  const Port& there = ports_[operation.to];
+  const RailOptions& rail = options(operation.to);
+  const bool expired = rail.fencing == Fencing::timed && now() - packet.launched > rail.packet_lifetime;
+  if (!there.open || expired || fenced(there, operation.tag) || !random_.chance(probability)) return;
+  const auto access = there.registrations.remote(operation.key, operation.address + packet.offset, packet.bytes);
+  if (access.fault != kFaultNone) return;
+  const std::size_t first = random_.chance(0.5) ? 0 : random_.below(packet.bytes);
+  const std::size_t count = 1 + random_.below(packet.bytes - first);
+  std::memcpy(access.memory + first, packet.payload.get() + first, count);
+  ++statistics_.partial_writes;
+}
+
+void SimFabric::pause(int process, std::int64_t nanoseconds) {
+  if (!alive(process)) return;
+  ++statistics_.pauses;
+  const auto which = static_cast<std::size_t>(process);
+  paused_until_[which] = std::max(paused_until_[which], now() + nanoseconds);
+  longest_pause_[which] = std::max(longest_pause_[which], paused_until_[which] - now());
+  queue_.push(paused_until_[which], Happening::resumption, static_cast<std::uint32_t>(process));
+}
+
+/// Rails that only move inside a call have something to make up for.
+void SimFabric::resume(int process) {
+  if (paused(process)) return;
+  for (std::uint32_t port = 0; port < ports_.size(); ++port) {
+    if (options(port).process != process || !ports_[port].open) continue;
+    start_departing(port, Lane::control);
+    start_departing(port, Lane::data);
+  }
 }
 
 /// The packet found nobody.
@@ -115,8 +153,27 @@ void SimFabric::refuse_access(std::uint32_t index, int fault) {
     settle(index);
     return;
   }
-  if (fault == kFaultUnreachable) break_link_of(operation, latency(operation.to, operation.from), false);
-  fail(index, fault);
+  const std::int64_t trip = latency(operation.to, operation.from);
+  if (fault == kFaultUnreachable) {
+    break_link_of(operation, trip, false);
+    fail(index, fault);
+    return;
+  }
+  // A write that was told as done cannot be told as refused: its link ends instead.
+  const bool told = operation.finished || operation.completing;
+  if (told || options(operation.from).refusal_breaks_link) break_link_of(operation, trip, false);
+  count_refusal(fault);
+  operation.fault = fault;
+  settle(index);
+}
+
+/// Remote accesses only: what a program does to its own registrations is its own mistake in any world.
+void SimFabric::count_refusal(int fault) {
+  if (options_.programs.any()) {
+    ++statistics_.refused;
+  } else {
+    ++statistics_.faults[static_cast<std::size_t>(fault)];
+  }
 }
 
 }  // namespace railyard::fabric::sim

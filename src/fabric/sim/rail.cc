@@ -119,6 +119,8 @@ Post SimRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
 
 std::size_t SimRail::poll(std::span<Event> events) { return fabric_->poll(port_, events); }
 
+Liveness SimRail::liveness(RemoteId remote) { return fabric_->liveness(port_, remote); }
+
 void SimRail::stop() { fabric_->stop(port_); }
 
 std::string SimRail::describe_error(int error) const { return fault_text(error); }

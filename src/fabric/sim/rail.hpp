@@ -31,6 +31,7 @@ class SimRail final : public Rail {
   Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;
   Post read(RemotePiece from, LocalPiece to, PostContext* context) override;
   std::size_t poll(std::span<Event> events) override;
+  Liveness liveness(RemoteId remote) override;
   void stop() override;
   std::string describe_error(int error) const override;
   std::string failure() const override;

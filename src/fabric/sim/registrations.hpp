@@ -29,6 +29,12 @@ inline constexpr int kFaults = kFaultDisconnected + 1;
 /// Whether only a user of the rails that breaks their contract can cause it.
 inline bool is_violation(int fault) { return fault > kFaultNone && fault < kFaultUnreachable; }
 
+/// What an operation that ends so blames. A link that ended, or a target's receive, has nothing to do with what was
+/// asked for.
+inline Blame blame_of(int fault) {
+  return fault >= kFaultBadKey && fault <= kFaultTooLong ? Blame::operation : Blame::link;
+}
+
 const char* fault_text(int fault);
 
 class Registrations {

@@ -35,6 +35,7 @@ void SimFabric::depart(std::uint32_t port_index, Lane lane) {
   auto& waiting = port.departures[which];
   port.departing[which] = false;
   if (waiting.empty()) return;  // the rail was closed meanwhile
+  if (!options(port_index).progresses_alone && paused(options(port_index).process)) return;
 
   const std::size_t turns = std::min(options(port_index).interleave, waiting.size());
   const std::size_t position = turns > 1 ? random_.below(turns) : 0;
@@ -77,7 +78,14 @@ void SimFabric::depart_piece(std::uint32_t port_index, std::uint32_t index) {
   if (packet == kNone) {
     const std::byte* source = source_of_piece(operation, bytes);
     if (operation.fault != kFaultNone) {
-      ++statistics_.faults[static_cast<std::size_t>(operation.fault)];
+      if (source == nullptr) {
+        count_refusal(operation.fault);
+        if (options(operation.from).refusal_breaks_link) {
+          break_link_of(operation, 2 * latency(operation.from, operation.to), false);
+        }
+      } else {
+        ++statistics_.faults[static_cast<std::size_t>(operation.fault)];
+      }
       operation.queued = false;
       return;
     }
@@ -91,14 +99,16 @@ void SimFabric::depart_piece(std::uint32_t port_index, std::uint32_t index) {
   operation.queued = operation.departed < total;
   launch(port_index, packet);
 
-  const bool waits_for_target = operation.kind == Operation::Kind::read || operation.options.delivery_complete;
+  const bool waits_for_target = operation.kind == Operation::Kind::read || operation.options.delivery_complete ||
+                                (operation.kind == Operation::Kind::write && options(port_index).writes_confirmed);
   const bool told = !operation.swallowed || options(port_index).completes_unsent;
   if (!operation.queued && !waits_for_target && told && !operation.completing) {
     complete_in(index, packets_[packet].wire_time + completion_delay(options(port_index)));
   }
 }
 
-/// Where the next piece is read from, checked as it is read; sets the operation's fault where that is refused.
+/// Where the next piece is read from, checked as it is read; sets the operation's fault where that is refused, and
+/// answers null where it is the remote end that refuses.
 const std::byte* SimFabric::source_of_piece(Operation& operation, std::size_t bytes) {
   if (operation.kind == Operation::Kind::read) {
     const auto access =
@@ -116,6 +126,7 @@ const std::byte* SimFabric::source_of_piece(Operation& operation, std::size_t by
   if (operation.kind == Operation::Kind::write && operation.departed == 0 && there.open &&
       operation.fault == kFaultNone) {
     operation.fault = there.registrations.remote(operation.key, operation.address, operation.local.bytes).fault;
+    if (operation.fault != kFaultNone) return nullptr;
   }
   return static_cast<const std::byte*>(operation.local.address) + operation.departed;
 }
@@ -331,7 +342,9 @@ void SimFabric::land_send(std::uint32_t packet_index) {
   if (port.receives.empty() || !port.not_ready.empty()) {
     ++statistics_.receiver_not_ready;
     if (port.not_ready.size() >= options(operation.to).not_ready) {
-      queue_.push(now() + options(operation.to).not_ready_retry, Happening::landing, packet_index);
+      // A process that is stopped posts no receive before it goes on.
+      const std::int64_t resumes = paused_until_[static_cast<std::size_t>(options(operation.to).process)];
+      queue_.push(std::max(now(), resumes) + options(operation.to).not_ready_retry, Happening::landing, packet_index);
       return;
     }
   }
@@ -370,6 +383,10 @@ void SimFabric::offer_receives(std::uint32_t port_index) {
       continue;
     }
     if (bytes > 0) std::memcpy(taken.buffer.address, packets_[packet].payload.get(), bytes);
+    if (!options_.intrusions.empty() && (port.overheard.empty() || random_.chance(0.05))) {
+      const std::byte* message = packets_[packet].payload.get();
+      port.overheard.assign(message, message + bytes);
+    }
     give_packet(packet);
     event.kind = Event::Kind::received;
     deliver(port_index, Entry{event, kNone, kNone, 0, operation.tag});
