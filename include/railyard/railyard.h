@@ -243,9 +243,27 @@ ry_status ry_atomic(ry_window *window, int rank, size_t offset, ry_atomic_op op,
 uint64_t ry_read_signal(const ry_window *window, size_t index);
 /* Sets this rank's signal to zero, in turn with what the engine applies. */
 ry_status ry_reset_signal(ry_window *window, size_t index);
-/* Waits until the signal compares so with `value`; stores what it held then (`held` may be NULL). */
+/* Waits until the signal compares so with `value`; stores what it held then (`held` may be NULL). RY_PEER_LOST: every
+ * other rank is gone. To name the rank that signals, see ry_wait_any_signal. */
 ry_status ry_wait_signal(ry_window *window, size_t index, ry_comparison comparison, uint64_t value, int64_t deadline_ms,
                          uint64_t *held);
+
+#define RY_ANY_RANK (-1)
+/* A signal of this rank's and what it is waited for to be. `from`: the rank that signals, or RY_ANY_RANK. */
+typedef struct ry_signal_condition {
+  size_t index;
+  ry_comparison comparison;
+  uint64_t value;
+  int from;
+} ry_signal_condition;
+
+/* Waits until one of the conditions is met: `which` and `held` (both may be NULL) say which one and what its signal
+ * held then. RY_PEER_LOST: nobody is left who could meet any (its `from`, or every other rank). */
+ry_status ry_wait_any_signal(ry_window *window, const ry_signal_condition *conditions, size_t count,
+                             int64_t deadline_ms, size_t *which, uint64_t *held);
+/* Waits until all conditions are met at once. RY_PEER_LOST: one cannot be met any more. */
+ry_status ry_wait_all_signals(ry_window *window, const ry_signal_condition *conditions, size_t count,
+                              int64_t deadline_ms);
 
 uint64_t ry_read_counter(const ry_window *window, size_t index);
 ry_status ry_reset_counter(ry_window *window, size_t index);
@@ -264,7 +282,8 @@ ry_status ry_fence(ry_window *window, int rank);
 /* Waits until every operation to `rank` (or RY_ALL_RANKS) is complete at its target. Free when nothing is outstanding.
  * For all ranks it tells once of each rank that was lost with something under way, then goes on without it. */
 ry_status ry_quiet(ry_window *window, int rank, int64_t deadline_ms);
-/* Completes this rank's operations, then waits until every rank has entered. Fails where one is lost. */
+/* Completes this rank's operations, then waits until every rank has entered. Fails where one is lost. After RY_TIMEOUT
+ * this rank is still inside: the next call goes on with the same barrier. */
 ry_status ry_barrier(ry_window *window, int64_t deadline_ms);
 
 #ifdef __cplusplus

@@ -65,7 +65,15 @@ class [[nodiscard]] Error {
   std::unique_ptr<Detail> detail_;
 };
 
-/// A value or an Error.
+namespace result_detail {
+/// Writes what went wrong to stderr and ends the process: see Result.
+[[noreturn]] void no_value(const Error& error) noexcept;
+[[noreturn]] void no_error() noexcept;
+}  // namespace result_detail
+
+/// A value or an Error. Check before use. To take the value of a failed call, or the error of one that succeeded, is a
+/// mistake in the program that no return value could tell of: the error's text goes to stderr and the process is
+/// aborted. This is the only place where Railyard ends a process.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -76,18 +84,33 @@ class [[nodiscard]] Result {
   explicit operator bool() const noexcept { return ok(); }
   Status status() const noexcept { return ok() ? Status::ok : error().status(); }
 
-  T& value() & noexcept { return *std::get_if<0>(&content_); }
-  const T& value() const& noexcept { return *std::get_if<0>(&content_); }
-  T&& value() && noexcept { return std::move(*std::get_if<0>(&content_)); }
+  T& value() & noexcept { return *checked(content_); }
+  const T& value() const& noexcept { return *checked(content_); }
+  T&& value() && noexcept { return std::move(*checked(content_)); }
   T& operator*() & noexcept { return value(); }
   const T& operator*() const& noexcept { return value(); }
-  T* operator->() noexcept { return std::get_if<0>(&content_); }
-  const T* operator->() const noexcept { return std::get_if<0>(&content_); }
+  T* operator->() noexcept { return checked(content_); }
+  const T* operator->() const noexcept { return checked(content_); }
 
-  Error& error() noexcept { return *std::get_if<1>(&content_); }
-  const Error& error() const noexcept { return *std::get_if<1>(&content_); }
+  Error& error() noexcept { return *checked_error(content_); }
+  const Error& error() const noexcept { return *checked_error(content_); }
 
  private:
+  template <typename Content>
+  static auto* checked(Content& content) noexcept {
+    auto* const value = std::get_if<0>(&content);
+    if (value == nullptr) [[unlikely]]
+      result_detail::no_value(*std::get_if<1>(&content));
+    return value;
+  }
+  template <typename Content>
+  static auto* checked_error(Content& content) noexcept {
+    auto* const error = std::get_if<1>(&content);
+    if (error == nullptr) [[unlikely]]
+      result_detail::no_error();
+    return error;
+  }
+
   std::variant<T, Error> content_;
 };
 

@@ -60,6 +60,24 @@ struct CounterUpdate {
   std::uint64_t value = 1;
 };
 
+/// A signal of this rank's and what it is waited for to be.
+struct SignalCondition {
+  static constexpr int kAnyRank = -1;
+
+  std::size_t index = 0;
+  Comparison comparison = Comparison::greater_equal;
+  std::uint64_t value = 1;
+  /// Who signals: the wait ends with `peer_lost` as soon as that rank is gone and the condition cannot come true. This
+  /// rank itself: another of its threads. kAnyRank: when all other ranks are gone.
+  int from = kAnyRank;
+};
+
+/// A signal whose condition was met.
+struct SignalMet {
+  std::size_t condition = 0;  ///< which of those waited for
+  std::uint64_t held = 0;     ///< what the signal held then
+};
+
 /// Names one operation. Copyable; holding it costs nothing; it stays valid as long as its window.
 struct Ticket {
   std::uint64_t number = 0;  ///< 0: complete from the start
@@ -134,9 +152,14 @@ class Window {
   std::uint64_t read_signal(std::size_t index) const noexcept;
   /// Sets this rank's signal to zero, in turn with what the engine applies.
   Result<void> reset_signal(std::size_t index);
-  /// Waits until the signal compares so with `value`; returns what it held then.
+  /// Waits until the signal compares so with `value`; returns what it held then. Ends with `peer_lost` when nobody is
+  /// left who could make it so: `from`, or without it every other rank (SignalCondition::from).
   Result<std::uint64_t> wait_signal(std::size_t index, Comparison comparison, std::uint64_t value,
-                                    Deadline deadline = {});
+                                    Deadline deadline = {}, int from = SignalCondition::kAnyRank);
+  /// Waits until one of the conditions is met. Ends with `peer_lost` when nobody is left who could meet any.
+  Result<SignalMet> wait_any_signal(std::span<const SignalCondition> conditions, Deadline deadline = {});
+  /// Waits until all conditions are met at once. Ends with `peer_lost` when one cannot be met any more.
+  Result<void> wait_all_signals(std::span<const SignalCondition> conditions, Deadline deadline = {});
 
   std::uint64_t read_counter(std::size_t index) const noexcept;
   Result<void> reset_counter(std::size_t index);
@@ -155,7 +178,8 @@ class Window {
   /// The one for all ranks tells once of each rank that was lost with something under way, then goes on without it.
   Result<void> quiet(int rank, Deadline deadline = {});
   Result<void> quiet(Deadline deadline = {});
-  /// Completes this rank's operations, then waits until every rank has entered. Fails where one is lost.
+  /// Completes this rank's operations, then waits until every rank has entered. Fails where one is lost. After a
+  /// `timeout` this rank is still inside: the next call goes on with the same barrier.
   Result<void> barrier(Deadline deadline = {});
 
  private:

@@ -2,7 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 namespace railyard {
+
+namespace result_detail {
+
+void no_value(const Error& error) noexcept {
+  std::fprintf(stderr, "railyard: the value of a call that failed was used without a check. The call's error: %s\n",
+               error.text().c_str());
+  std::abort();
+}
+
+void no_error() noexcept {
+  std::fputs("railyard: the error of a call that succeeded was asked for\n", stderr);
+  std::abort();
+}
+
+}  // namespace result_detail
 
 const char* to_string(Status status) noexcept {
   switch (status) {

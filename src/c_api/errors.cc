@@ -58,6 +58,11 @@ ry_status fail_invalid(const char* call, const char* what) noexcept {
   return RY_INVALID;
 }
 
+ry_status fail_value(const char* call, const char* what, int value, const char* known) noexcept {
+  std::snprintf(last_error, sizeof(last_error), "%s: there is no %s %d; there are %s", call, what, value, known);
+  return RY_INVALID;
+}
+
 bool to_deadline(int64_t milliseconds, Deadline& deadline) noexcept {
   constexpr std::int64_t kMost = INT64_MAX / 1'000'000;
   if (milliseconds == RY_DEFAULT) {

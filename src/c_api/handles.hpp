@@ -37,6 +37,9 @@ ry_status fail(const Error& error) noexcept;
 /// The same for a mistake in the call itself.
 ry_status fail_invalid(const char* call, const char* what) noexcept;
 
+/// The same for a code that has no name.
+ry_status fail_value(const char* call, const char* what, int value, const char* known) noexcept;
+
 /// Whether calls may use the window: there is one, and it is not closed.
 inline bool usable(const ry_window* window) noexcept { return window != nullptr && !window->closed; }
 /// The error of a call that may not.

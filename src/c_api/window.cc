@@ -1,4 +1,7 @@
 /// Windows of the C API: each call checks its handle, casts and calls the C++ one.
+#include <span>
+#include <vector>
+
 #include "c_api/handles.hpp"
 
 using railyard::AtomicOp;
@@ -24,6 +27,37 @@ railyard::SignalUpdate to_update(const ry_signal_update& update) {
 railyard::CounterUpdate to_update(const ry_counter_update& update) { return {update.index, update.value}; }
 
 bool is_signal_op(ry_signal_op op) { return op == RY_SIGNAL_ADD || op == RY_SIGNAL_SET; }
+bool is_comparison(ry_comparison comparison) { return comparison >= RY_EQUAL && comparison <= RY_GREATER_EQUAL; }
+bool is_completion(ry_completion completion) { return completion == RY_LOCAL || completion == RY_REMOTE; }
+
+ry_status fail_signal_op(const char* call, int op) noexcept {
+  return fail_value(call, "signal operation", op, "RY_SIGNAL_ADD (0) and RY_SIGNAL_SET (1)");
+}
+ry_status fail_comparison(const char* call, int comparison) noexcept {
+  return fail_value(call, "comparison", comparison, "RY_EQUAL (0) to RY_GREATER_EQUAL (5)");
+}
+ry_status fail_completion(const char* call, int completion) noexcept {
+  return fail_value(call, "completion", completion, "RY_LOCAL (0) and RY_REMOTE (1)");
+}
+
+/// Checks and runs a wait for several signals.
+template <typename Wait>
+ry_status wait_conditions(const char* call, ry_window* window, const ry_signal_condition* given, size_t count,
+                          int64_t deadline_ms, Wait wait) noexcept {
+  Deadline deadline;
+  if (!usable(window)) return fail_unusable(call, window);
+  if (given == nullptr && count > 0) return fail_invalid(call, "no conditions");
+  if (!to_deadline(deadline_ms, deadline)) return fail_invalid(call, "no such deadline");
+  return guarded(call, [&]() -> ry_status {
+    std::vector<railyard::SignalCondition> conditions;
+    conditions.reserve(count);
+    for (const ry_signal_condition& each : std::span(given, count)) {
+      if (!is_comparison(each.comparison)) return fail_comparison(call, each.comparison);
+      conditions.push_back({each.index, static_cast<Comparison>(each.comparison), each.value, each.from});
+    }
+    return wait(window->window, std::span<const railyard::SignalCondition>(conditions), deadline);
+  });
+}
 
 /// Runs one operation and hands out its ticket where it is wanted.
 template <typename Operation>
@@ -123,7 +157,8 @@ size_t ry_window_signals(const ry_window* window, int rank) {
 
 ry_status ry_put(ry_window* window, int rank, size_t offset, const void* source, size_t bytes, ry_order order,
                  ry_ticket* ticket) {
-  if (order != RY_ORDERED && order != RY_RELAXED) return fail_invalid(__func__, "no such order");
+  if (order != RY_ORDERED && order != RY_RELAXED)
+    return fail_value(__func__, "order", order, "RY_ORDERED (0) and RY_RELAXED (1)");
   return operate(__func__, window, ticket,
                  [&](Window& w) { return w.put(rank, offset, source, bytes, static_cast<Order>(order)); });
 }
@@ -138,7 +173,7 @@ ry_status ry_get(ry_window* window, int rank, size_t offset, void* destination, 
 
 ry_status ry_put_signal(ry_window* window, int rank, size_t offset, const void* source, size_t bytes,
                         ry_signal_update signal, ry_ticket* ticket) {
-  if (!is_signal_op(signal.op)) return fail_invalid(__func__, "no such signal operation");
+  if (!is_signal_op(signal.op)) return fail_signal_op(__func__, signal.op);
   return operate(__func__, window, ticket,
                  [&](Window& w) { return w.put_signal(rank, offset, source, bytes, to_update(signal)); });
 }
@@ -151,20 +186,20 @@ ry_status ry_put_counter(ry_window* window, int rank, size_t offset, const void*
 
 ry_status ry_put_signal_counter(ry_window* window, int rank, size_t offset, const void* source, size_t bytes,
                                 ry_signal_update signal, ry_counter_update counter, ry_ticket* ticket) {
-  if (!is_signal_op(signal.op)) return fail_invalid(__func__, "no such signal operation");
+  if (!is_signal_op(signal.op)) return fail_signal_op(__func__, signal.op);
   return operate(__func__, window, ticket, [&](Window& w) {
     return w.put_signal_counter(rank, offset, source, bytes, to_update(signal), to_update(counter));
   });
 }
 
 ry_status ry_signal(ry_window* window, int rank, ry_signal_update signal, ry_ticket* ticket) {
-  if (!is_signal_op(signal.op)) return fail_invalid(__func__, "no such signal operation");
+  if (!is_signal_op(signal.op)) return fail_signal_op(__func__, signal.op);
   return operate(__func__, window, ticket, [&](Window& w) { return w.signal(rank, to_update(signal)); });
 }
 
 ry_status ry_atomic(ry_window* window, int rank, size_t offset, ry_atomic_op op, size_t width, uint64_t operand,
                     uint64_t compare, void* before, ry_ticket* ticket) {
-  if (op < RY_ADD || op > RY_FETCH) return fail_invalid(__func__, "no such atomic operation");
+  if (op < RY_ADD || op > RY_FETCH) return fail_value(__func__, "atomic operation", op, "RY_ADD (0) to RY_FETCH (8)");
   return operate(__func__, window, ticket, [&](Window& w) {
     return w.atomic_word(rank, offset, static_cast<AtomicOp>(op), width, operand, compare, before);
   });
@@ -181,10 +216,30 @@ ry_status ry_reset_signal(ry_window* window, size_t index) {
 
 ry_status ry_wait_signal(ry_window* window, size_t index, ry_comparison comparison, uint64_t value, int64_t deadline_ms,
                          uint64_t* held) {
-  if (comparison < RY_EQUAL || comparison > RY_GREATER_EQUAL) return fail_invalid(__func__, "no such comparison");
+  if (!is_comparison(comparison)) return fail_comparison(__func__, comparison);
   return wait_value(__func__, window, deadline_ms, held, [&](Window& w, Deadline deadline) {
     return w.wait_signal(index, static_cast<Comparison>(comparison), value, deadline);
   });
+}
+
+ry_status ry_wait_any_signal(ry_window* window, const ry_signal_condition* conditions, size_t count,
+                             int64_t deadline_ms, size_t* which, uint64_t* held) {
+  return wait_conditions(__func__, window, conditions, count, deadline_ms,
+                         [&](Window& w, std::span<const railyard::SignalCondition> all, Deadline deadline) {
+                           auto met = w.wait_any_signal(all, deadline);
+                           if (!met) return fail(met.error());
+                           if (which != nullptr) *which = met->condition;
+                           if (held != nullptr) *held = met->held;
+                           return ry_status{RY_OK};
+                         });
+}
+
+ry_status ry_wait_all_signals(ry_window* window, const ry_signal_condition* conditions, size_t count,
+                              int64_t deadline_ms) {
+  return wait_conditions(__func__, window, conditions, count, deadline_ms,
+                         [](Window& w, std::span<const railyard::SignalCondition> all, Deadline deadline) {
+                           return status_of(w.wait_all_signals(all, deadline));
+                         });
 }
 
 uint64_t ry_read_counter(const ry_window* window, size_t index) {
@@ -204,7 +259,7 @@ ry_status ry_wait_counter(ry_window* window, size_t index, uint64_t value, int64
 ry_status ry_test(ry_window* window, ry_ticket ticket, ry_completion completion, int* done) {
   if (!usable(window)) return fail_unusable(__func__, window);
   if (done == nullptr) return fail_invalid(__func__, "no place for the answer");
-  if (completion != RY_LOCAL && completion != RY_REMOTE) return fail_invalid(__func__, "no such completion");
+  if (!is_completion(completion)) return fail_completion(__func__, completion);
   return guarded(__func__, [&]() -> ry_status {
     auto complete = window->window.test(to_ticket(ticket), static_cast<Completion>(completion));
     if (!complete) return fail(complete.error());
@@ -214,7 +269,7 @@ ry_status ry_test(ry_window* window, ry_ticket ticket, ry_completion completion,
 }
 
 ry_status ry_wait(ry_window* window, ry_ticket ticket, ry_completion completion, int64_t deadline_ms) {
-  if (completion != RY_LOCAL && completion != RY_REMOTE) return fail_invalid(__func__, "no such completion");
+  if (!is_completion(completion)) return fail_completion(__func__, completion);
   return with_deadline(__func__, window, deadline_ms, [&](Window& w, Deadline deadline) {
     return w.wait(to_ticket(ticket), static_cast<Completion>(completion), deadline);
   });

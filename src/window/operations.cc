@@ -88,7 +88,14 @@ Result<void> WindowState::check_put(const Put& request) const {
   if (request.counter != nullptr) {
     if (auto checked = check_counter(request.call, request.counter->index); !checked) return checked;
   }
-  if (request.signal == nullptr || request.exposure != 0) return {};
+  if (request.order > Order::relaxed) {
+    return unknown(request.call, "order", static_cast<int>(request.order), "ordered (0) and relaxed (1)");
+  }
+  if (request.signal == nullptr) return {};
+  if (request.signal->op > SignalOp::set) {
+    return unknown(request.call, "signal operation", static_cast<int>(request.signal->op), "add (0) and set (1)");
+  }
+  if (request.exposure != 0) return {};
   return check_signal(request.call, request.rank, request.signal->index);
 }
 
@@ -153,6 +160,10 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
   if (body.width != 4 && body.width != 8) {
     return Error(Status::invalid, fmt::format("{}: a word of {} bytes; 4 and 8 are possible", call, body.width),
                  {.peer = rank, .operation = call});
+  }
+  if (op > AtomicOp::fetch) {
+    return unknown(call, "atomic operation", static_cast<int>(op),
+                   "add (0), increment, bit_and, bit_or, bit_xor, set, swap, compare_swap and fetch (8)");
   }
   // `this` stands for "not null": an atomic has no memory of the caller's to check.
   if (auto checked = check_range(call, rank, offset, this, body.width); !checked) return std::move(checked.error());

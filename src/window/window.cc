@@ -11,34 +11,9 @@
 namespace railyard {
 namespace {
 
-constexpr std::int64_t kAskAfter = 1'000'000'000;  // nanoseconds in a barrier
-
 std::uint64_t load(const std::uint64_t& word) {
   // Acquire: pairs with the release that changed the word; what came before it is visible.
   return std::atomic_ref<std::uint64_t>(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
-}
-
-bool compares(std::uint64_t held, Comparison comparison, std::uint64_t value) {
-  switch (comparison) {
-    case Comparison::equal:
-      return held == value;
-    case Comparison::not_equal:
-      return held != value;
-    case Comparison::less:
-      return held < value;
-    case Comparison::less_equal:
-      return held <= value;
-    case Comparison::greater:
-      return held > value;
-    case Comparison::greater_equal:
-      return held >= value;
-  }
-  return false;
-}
-
-const char* to_string(Comparison comparison) {
-  static constexpr const char* kSigns[] = {"==", "!=", "<", "<=", ">", ">="};
-  return kSigns[static_cast<std::size_t>(comparison)];
 }
 
 Result<Window> meet(World& world, WindowAssembly assembly) {
@@ -156,25 +131,6 @@ Result<void> Window::reset_signal(std::size_t index) {
   return {};
 }
 
-Result<std::uint64_t> Window::wait_signal(std::size_t index, Comparison comparison, std::uint64_t value,
-                                          Deadline deadline) {
-  if (index >= state_->signals().size()) {
-    if (auto checked = state_->check_signal("wait_signal", state_->world().rank, index); !checked) {
-      return std::move(checked.error());
-    }
-  }
-  const std::uint64_t& word = state_->signals()[index];
-  std::uint64_t held = 0;
-  const std::int64_t patience = state_->nanoseconds(deadline);
-  if (state_->wait_for_word([&] { return compares(held = load(word), comparison, value); }, patience)) return held;
-  const int lost = state_->engine().last_lost();
-  const std::string why = lost < 0 ? "" : fmt::format("; rank {} is lost", lost);
-  return Error(Status::timeout,
-               fmt::format("wait_signal: signal {} holds {}, not {} {}, after {:.3f} s{}", index, held,
-                           to_string(comparison), value, static_cast<double>(patience) * 1e-9, why),
-               {.peer = lost, .operation = "wait_signal"});
-}
-
 std::uint64_t Window::read_counter(std::size_t index) const noexcept {
   return index < state_->counters().size() ? load(state_->counters()[index]) : 0;
 }
@@ -212,12 +168,37 @@ Result<std::uint64_t> Window::wait_counter(std::size_t index, std::uint64_t valu
 
 namespace {
 
+bool has_slot(const Ticket& ticket) { return ticket.slot != 0 && ticket.slot != window_detail::kSourceFree; }
+
+Error not_a_ticket(const Ticket& ticket) {
+  return {Status::invalid,
+          fmt::format("no operation of this window has the ticket (number {}, peer {}, slot {})", ticket.number,
+                      ticket.peer, ticket.slot),
+          {.peer = ticket.peer}};
+}
+
+/// What every ticket must be to be looked at.
+Result<void> check_ticket(const window_detail::WindowState& state, const char* call, const Ticket& ticket,
+                          Completion completion) {
+  if (completion > Completion::remote) {
+    return window_detail::WindowState::unknown(call, "completion", static_cast<int>(completion),
+                                               "local (0) and remote (1)");
+  }
+  return ticket.number == 0 ? Result<void>() : state.check_rank(call, ticket.peer);
+}
+
+/// Whether the flow has come to that number at all: a ticket that says otherwise would never be done. Baton held.
+bool was_submitted(const transport::Engine& engine, const Ticket& ticket) {
+  return has_slot(ticket) || ticket.number <= engine.existing_flow(ticket.peer)->submitted;
+}
+
 /// Whether the operation is over, and how. Reads atomics only.
 Result<bool> look(const transport::Engine& engine, const Ticket& ticket, Completion completion) {
   if (ticket.number == 0) return true;
   const transport::Flow* flow = engine.existing_flow(ticket.peer);
-  if (flow == nullptr) return Error(Status::invalid, "a ticket that this window did not give out");
-  if (ticket.slot != 0 && ticket.slot != window_detail::kSourceFree) {
+  if (flow == nullptr) return not_a_ticket(ticket);
+  if (has_slot(ticket)) {
+    if (!engine.slot_known(ticket)) return not_a_ticket(ticket);
     if (!engine.slot_done(ticket)) return false;
     const auto failure = engine.slot_failure(ticket);
     if (!failure) return true;
@@ -239,14 +220,14 @@ Result<bool> look(const transport::Engine& engine, const Ticket& ticket, Complet
 Result<bool> Window::test(Ticket ticket, Completion completion) {
   transport::Engine& engine = state_->engine();
   state_->settle();
-  if (ticket.number != 0) {
-    if (auto checked = state_->check_rank("test", ticket.peer); !checked) return std::move(checked.error());
-  }
+  if (auto checked = check_ticket(*state_, "test", ticket, completion); !checked) return std::move(checked.error());
   auto seen = look(engine, ticket, completion);
   if (!seen || *seen) return seen;
   if (engine.baton().try_take()) {
-    engine.progress();
+    const bool submitted = was_submitted(engine, ticket);
+    if (submitted) engine.progress();
     engine.baton().give();
+    if (!submitted) return not_a_ticket(ticket);
   }
   return look(engine, ticket, completion);
 }
@@ -254,8 +235,15 @@ Result<bool> Window::test(Ticket ticket, Completion completion) {
 Result<void> Window::wait(Ticket ticket, Completion completion, Deadline deadline) {
   transport::Engine& engine = state_->engine();
   state_->settle();
-  if (ticket.number != 0) {
-    if (auto checked = state_->check_rank("wait", ticket.peer); !checked) return checked;
+  if (auto checked = check_ticket(*state_, "wait", ticket, completion); !checked) return checked;
+  if (auto seen = look(engine, ticket, completion); !seen) {
+    return std::move(seen.error());
+  } else if (*seen) {
+    return {};
+  }
+  {
+    const transport::BatonHold hold(engine.baton());
+    if (!was_submitted(engine, ticket)) return not_a_ticket(ticket);
   }
   Error error;
   const std::int64_t patience = state_->nanoseconds(deadline);
@@ -329,49 +317,6 @@ Result<void> Window::quiet(Deadline deadline) {
     if (auto failure = engine.untold_failure(rank)) return std::move(*failure);
   }
   return {};
-}
-
-Result<void> Window::barrier(Deadline deadline) {
-  if (auto quieted = quiet(deadline); !quieted) return quieted;
-  const int size = state_->world().size;
-  const std::uint64_t epoch = state_->next_barrier();
-  const std::int64_t patience = state_->nanoseconds(deadline);
-  // Dissemination: after round k every rank has heard, directly or not, of 2^(k+1) ranks.
-  std::size_t round = 0;
-  for (int distance = 1; distance < size; distance *= 2, ++round) {
-    const int to = (state_->world().rank + distance) % size;
-    const int from = (state_->world().rank - distance + size) % size;
-    const SignalUpdate arrival{round * window_detail::WindowState::kWordsPerRound, 1, SignalOp::add};
-    auto sent =
-        state_->put({.call = "barrier", .rank = to, .signal = &arrival, .exposure = state_->part(to).barrier_exposure});
-    if (!sent) return std::move(sent.error());
-    const std::uint64_t& word = state_->barrier_word(round);
-    transport::Engine& engine = state_->engine();
-    // A barrier needs every rank: one that is lost ends it. (One that has left came through it before.) Whoever takes
-    // long is asked whether it is still there: nothing may ever have been sent to it.
-    const auto over = [&] { return load(word) >= epoch || engine.last_lost() >= 0; };
-    const std::int64_t first = std::min(patience, kAskAfter);
-    if (!state_->wait_for_word(over, first)) {
-      {
-        const transport::BatonHold hold(engine.baton());
-        engine.check_on(from);
-      }
-      state_->wait_for_word(over, patience - first);
-    }
-    if (load(word) < epoch) {
-      if (const int lost = engine.last_lost(); lost >= 0) return engine.existing_flow(lost)->error.copy();
-      return Error(
-          Status::timeout,
-          fmt::format("barrier: rank {} did not come within {:.3f} s", from, static_cast<double>(patience) * 1e-9),
-          {.peer = from, .operation = "barrier"});
-    }
-  }
-  // Nobody may owe an acknowledgement on leaving: the peer that waits for it could not tell us to make progress.
-  {
-    const transport::BatonHold hold(state_->engine().baton());
-    state_->engine().report_now();
-  }
-  return quiet(deadline);
 }
 
 }  // namespace railyard

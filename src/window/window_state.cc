@@ -344,6 +344,12 @@ Result<void> WindowState::check_signal(const char* call, int rank, std::size_t i
                {.peer = rank, .operation = call});
 }
 
+Error WindowState::unknown(const char* call, const char* what, int value, const char* known) {
+  return {Status::invalid,
+          fmt::format("{}: there is no {} {}; there are {}", call, what, value, known),
+          {.operation = call}};
+}
+
 Result<void> WindowState::check_counter(const char* call, std::size_t index) const {
   if (auto open = check_open(call); !open) return open;
   if (index < counters_.size()) return {};

@@ -95,6 +95,8 @@ class WindowState {
   Result<void> check_range(const char* call, int rank, std::size_t offset, const void* memory, std::size_t bytes) const;
   Result<void> check_signal(const char* call, int rank, std::size_t index) const;
   Result<void> check_counter(const char* call, std::size_t index) const;
+  /// An enumeration's value that has no name.
+  static Error unknown(const char* call, const char* what, int value, const char* known);
 
   bool is_self(int rank) const { return rank == world_.rank; }
   const PeerPart& part(int rank) const { return parts_[static_cast<std::size_t>(rank)]; }
@@ -111,7 +113,15 @@ class WindowState {
   const std::uint64_t& barrier_word(std::size_t round) const {
     return barrier_exposure_.signals[round * kWordsPerRound];
   }
-  std::uint64_t next_barrier() { return ++barriers_; }
+  /// Where this rank is in a barrier. It stays there when its time runs out: the peers have been told already.
+  struct Barrier {
+    std::uint64_t epoch = 0;  ///< barriers entered so far
+    bool inside = false;      ///< the last one is not over
+    bool told = false;        ///< this round's peer knows that we are here
+    std::size_t round = 0;
+    int distance = 1;
+  };
+  Barrier& barrier() { return barrier_; }
   bool may_relax() const { return may_relax_; }
 
   /// The one way in for every put and signal.
@@ -131,6 +141,14 @@ class WindowState {
   Result<Ticket> atomic(int rank, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body,
                         void* before);
   void count(const CounterUpdate& counter);
+
+  // waits.cc
+  enum class Wanted : std::uint8_t { any, all };
+  /// Waits for the conditions; the first of them that was met.
+  Result<SignalMet> wait_signals(const char* call, std::span<const SignalCondition> conditions, Wanted wanted,
+                                 Deadline deadline);
+  Error bad_conditions(const char* call, std::span<const SignalCondition> conditions) const;
+  Result<void> run_barrier(std::int64_t nanoseconds);
 
   /// Waits until `done`, which looks at a word that peers change.
   template <typename Done>
@@ -189,8 +207,9 @@ class WindowState {
     const PeerPart& peer = parts_[rank];
     return request.offset <= peer.bytes && request.bytes <= peer.bytes - request.offset &&
            (request.source != nullptr || request.bytes == 0) &&
-           (request.signal == nullptr || request.exposure != 0 || request.signal->index < peer.signals) &&
-           (request.counter == nullptr || request.counter->index < counters_.size());
+           (request.signal == nullptr ||
+            ((request.exposure != 0 || request.signal->index < peer.signals) && request.signal->op <= SignalOp::set)) &&
+           request.order <= Order::relaxed && (request.counter == nullptr || request.counter->index < counters_.size());
   }
   // operations.cc
   Result<Ticket> put_by_engine(Put request);  // a copy: so the fast way need not make one
@@ -215,7 +234,7 @@ class WindowState {
   std::vector<std::unique_ptr<const DirectPart>> direct_parts_;
   bool has_direct_peers_ = false;
   bool own_signals_ = true;  ///< not the caller's
-  std::uint64_t barriers_ = 0;
+  Barrier barrier_;
   bool per_rank_ = false;
   bool native_atomics_ = false;
   bool may_relax_ = true;

@@ -52,5 +52,18 @@ TEST(Result, HoldsAValueOrAnError) {
   EXPECT_EQ(Result<void>(Error(Status::busy)).status(), Status::busy);
 }
 
+TEST(ResultDeathTest, AValueTakenFromAnErrorEndsWithTheErrorsText) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  Result<std::string> failed(Error(Status::out_of_range, "rank 7 of 2", {.operation = "open"}));
+  const Result<std::string>& unchangeable = failed;
+  EXPECT_DEATH((void)failed->size(), "out of range: rank 7 of 2 \\(open\\)");
+  EXPECT_DEATH((void)unchangeable->size(), "rank 7 of 2");
+  EXPECT_DEATH((void)(*failed).size(), "rank 7 of 2");
+  EXPECT_DEATH((void)(*unchangeable).size(), "rank 7 of 2");
+  EXPECT_DEATH((void)std::move(failed).value().size(), "rank 7 of 2");
+  Result<std::string> good(std::string("here"));
+  EXPECT_DEATH((void)good.error().status(), "succeeded");
+}
+
 }  // namespace
 }  // namespace railyard

@@ -14,6 +14,7 @@
 
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 struct Free {
@@ -220,6 +221,14 @@ TEST(CApi, BadArgumentsNameTheirCauseAndLeaveTheWindowUsable) {
   EXPECT_THAT(ry_error_text(), HasSubstr("4096"));
   EXPECT_EQ(ry_put(window.get(), 0, 0, &byte, 1, 9, nullptr), RY_INVALID);
   EXPECT_EQ(ry_atomic(window.get(), 0, 0, 99, 8, 0, 0, nullptr, nullptr), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), AllOf(HasSubstr("99"), HasSubstr("RY_ADD"), HasSubstr("RY_FETCH")));
+  EXPECT_EQ(ry_atomic(window.get(), 0, 0, 256 + RY_ADD, 8, 0, 0, nullptr, nullptr), RY_INVALID);
+  EXPECT_EQ(ry_signal(window.get(), 0, {0, 1, 77}, nullptr), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), AllOf(HasSubstr("77"), HasSubstr("RY_SIGNAL_SET")));
+  EXPECT_EQ(ry_wait_signal(window.get(), 0, -1, 1, 20, nullptr), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), AllOf(HasSubstr("-1"), HasSubstr("RY_GREATER_EQUAL")));
+  EXPECT_NE(ry_wait(window.get(), {1, 0, 5000000}, RY_REMOTE, 20), RY_OK);
+  EXPECT_NE(ry_wait(window.get(), {1, 90, 0}, RY_REMOTE, 20), RY_OK);
   EXPECT_NE(ry_atomic(window.get(), 0, 0, RY_ADD, 3, 0, 0, nullptr, nullptr), RY_OK);
   EXPECT_EQ(ry_signal(window.get(), 0, {1000, 1, RY_SIGNAL_ADD}, nullptr), RY_OUT_OF_RANGE);
   EXPECT_EQ(ry_wait_signal(window.get(), 0, RY_EQUAL, 1, -7, nullptr), RY_INVALID);
@@ -228,6 +237,29 @@ TEST(CApi, BadArgumentsNameTheirCauseAndLeaveTheWindowUsable) {
   EXPECT_EQ(ry_test(window.get(), {}, 5, &done), RY_INVALID);
   EXPECT_EQ(ry_put(window.get(), 0, 0, &byte, 1, RY_ORDERED, nullptr), RY_OK) << ry_error_text();
   EXPECT_EQ(ry_quiet(window.get(), RY_ALL_RANKS, RY_DEFAULT), RY_OK);
+}
+
+TEST(CApi, SeveralSignalsAreWaitedForAtOnce) {
+  const auto world = single_world();
+  ASSERT_NE(world, nullptr);
+  const auto window = single_window(world.get(), 64);
+  ASSERT_NE(window, nullptr);
+  const std::array<ry_signal_condition, 2> both{{{0, RY_EQUAL, 7, RY_ANY_RANK}, {1, RY_GREATER, 0, 0}}};
+  size_t which = 9;
+  uint64_t held = 0;
+  EXPECT_EQ(ry_wait_any_signal(window.get(), both.data(), both.size(), 5, &which, &held), RY_TIMEOUT);
+  EXPECT_EQ(ry_signal(window.get(), 0, {1, 3, RY_SIGNAL_ADD}, nullptr), RY_OK);
+  EXPECT_EQ(ry_wait_any_signal(window.get(), both.data(), both.size(), 5, &which, &held), RY_OK) << ry_error_text();
+  EXPECT_EQ(which, 1U);
+  EXPECT_EQ(held, 3U);
+  EXPECT_EQ(ry_wait_all_signals(window.get(), both.data(), both.size(), 5), RY_TIMEOUT);
+  EXPECT_EQ(ry_signal(window.get(), 0, {0, 7, RY_SIGNAL_SET}, nullptr), RY_OK);
+  EXPECT_EQ(ry_wait_all_signals(window.get(), both.data(), both.size(), RY_DEFAULT), RY_OK) << ry_error_text();
+  EXPECT_EQ(ry_wait_any_signal(window.get(), nullptr, 1, 5, nullptr, nullptr), RY_INVALID);
+  EXPECT_EQ(ry_wait_any_signal(window.get(), both.data(), 0, 5, nullptr, nullptr), RY_INVALID);
+  const ry_signal_condition senseless{0, 12, 1, RY_ANY_RANK};
+  EXPECT_EQ(ry_wait_all_signals(window.get(), &senseless, 1, 5), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), HasSubstr("12"));
 }
 
 TEST(CApi, AClosedWindowCanOnlyBeFreed) {

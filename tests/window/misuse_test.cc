@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <climits>
 
 #include "railyard/window.hpp"
 #include "thread_world.hpp"
@@ -91,6 +92,60 @@ TEST(Misuse, AWaitThatRunsOutOfTimeSaysOnWhat) {
     must(world.barrier());
     must(window.close());
   });
+}
+
+TEST(Misuse, ATicketThatWasNeverGivenOutIsAnError) {
+  run_ranks(2, loopback_settings(1), [](World& world) {
+    auto window = must(Window::allocate(world, 64));
+    const int peer = 1 - world.rank();
+    const std::uint64_t value = 1;
+    const Ticket good = must(window.put(peer, 0, &value, sizeof value));
+    const auto soon = Deadline::in(std::chrono::milliseconds(20));
+    const std::array made_up{Ticket{1, peer, 5'000'000},    Ticket{1, peer, 1025},       Ticket{999, peer, 1},
+                             Ticket{good.number + 1, peer}, Ticket{UINT64_MAX, peer, 3}, Ticket{1, world.rank(), 0},
+                             Ticket{1, world.rank(), 7}};
+    for (const Ticket& ticket : made_up) {
+      for (const Completion completion : {Completion::local, Completion::remote}) {
+        expect_error(window.test(ticket, completion).error(), Status::invalid, {"ticket"});
+        expect_error(window.wait(ticket, completion, soon).error(), Status::invalid, {"ticket"});
+      }
+    }
+    for (const int nobody : {-1, 2, INT_MAX, INT_MIN}) {
+      expect_error(window.test({1, nobody, 0}).error(), Status::out_of_range, {"rank"});
+      expect_error(window.wait({1, nobody, 9}, Completion::remote, soon).error(), Status::out_of_range, {"rank"});
+    }
+    expect_error(window.test(good, static_cast<Completion>(9)).error(), Status::invalid, {"completion 9"});
+    must(window.wait(good));
+    must(window.close());
+  });
+}
+
+TEST(Misuse, ValuesThatNoEnumerationHasAreNamedAtTheCall) {
+  for (const char* shared_memory : {"off", "on"}) {
+    Settings settings = loopback_settings(1);
+    settings.shared_memory = shared_memory;
+    run_ranks(2, settings, [](World& world) {
+      auto window = must(Window::allocate(world, 64));
+      const std::uint64_t value = 1;
+      std::uint64_t was = 0;
+      for (const int rank : {0, 1}) {
+        expect_error(window.signal(rank, {0, 1, static_cast<SignalOp>(77)}).error(), Status::invalid,
+                     {"signal operation 77", "add", "set"});
+        expect_error(window.put_signal(rank, 0, &value, 8, {0, 1, static_cast<SignalOp>(2)}).error(), Status::invalid,
+                     {"signal operation 2"});
+        expect_error(window.atomic<std::uint64_t>(rank, 0, static_cast<AtomicOp>(77), 1).error(), Status::invalid,
+                     {"atomic operation 77", "add", "compare_swap", "fetch"});
+        expect_error(window.fetch_atomic(rank, 0, static_cast<AtomicOp>(9), &was).error(), Status::invalid,
+                     {"atomic operation 9"});
+        expect_error(window.put(rank, 0, &value, 8, static_cast<Order>(3)).error(), Status::invalid, {"order 3"});
+      }
+      expect_error(window.wait_signal(0, static_cast<Comparison>(99), 1).error(), Status::invalid,
+                   {"comparison 99", "equal", "greater_equal"});
+      EXPECT_EQ(window.read_signal(0), 0U);
+      must(window.barrier());
+      must(window.close());
+    });
+  }
 }
 
 TEST(Misuse, AClosedWindowSaysSo) {

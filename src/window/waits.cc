@@ -1,0 +1,274 @@
+/// Waits for signals and barriers: they end when what they wait for is there, when nobody is left who could bring it,
+/// or when their time is up.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "window/direct.hpp"
+
+namespace railyard {
+namespace window_detail {
+namespace {
+
+constexpr std::int64_t kAskAfter = 1'000'000'000;  // nanoseconds in a wait without `from`, or in a barrier
+/// Where a rank is named, its loss is what the caller wants to hear of.
+constexpr std::int64_t kAskNamedAfter = 100'000'000;
+
+std::uint64_t load_word(const std::uint64_t& word) {
+  // Acquire: pairs with the release that changed the word; what came before it is visible.
+  return std::atomic_ref<std::uint64_t>(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
+}
+
+bool compares(std::uint64_t held, Comparison comparison, std::uint64_t value) {
+  switch (comparison) {
+    case Comparison::equal:
+      return held == value;
+    case Comparison::not_equal:
+      return held != value;
+    case Comparison::less:
+      return held < value;
+    case Comparison::less_equal:
+      return held <= value;
+    case Comparison::greater:
+      return held > value;
+    case Comparison::greater_equal:
+      return held >= value;
+  }
+  return false;
+}
+
+const char* sign_of(Comparison comparison) {
+  static constexpr const char* kSigns[] = {"==", "!=", "<", "<=", ">", ">="};
+  return kSigns[static_cast<std::size_t>(comparison)];
+}
+
+/// Asks whether a rank is still there, unless that is being found out already: asked again, its time would start anew.
+void ask_after(transport::Engine& engine, int rank) {
+  const transport::BatonHold hold(engine.baton());
+  const transport::Flow* flow = engine.existing_flow(rank);
+  if (flow == nullptr || flow->route->concerned_since == 0) engine.check_on(rank);
+}
+
+bool is_gone(const transport::Engine& engine, int rank) {
+  const transport::Flow* flow = engine.existing_flow(rank);
+  return flow != nullptr && flow->failed.load(std::memory_order_acquire);
+}
+
+/// One wait for signals.
+class SignalWait {
+ public:
+  SignalWait(WindowState& state, std::span<const SignalCondition> conditions, WindowState::Wanted wanted)
+      : state_(state), conditions_(conditions), all_(wanted == WindowState::Wanted::all) {}
+
+  bool met() {
+    for (std::size_t i = 0; i < conditions_.size(); ++i) {
+      const SignalCondition& condition = conditions_[i];
+      const std::uint64_t held = load_word(state_.signals()[condition.index]);
+      if (compares(held, condition.comparison, condition.value) != all_) {
+        which_ = i;
+        held_ = held;
+        return !all_;
+      }
+    }
+    return all_;
+  }
+  /// Nobody is left who could end it.
+  bool hopeless() {
+    for (const SignalCondition& condition : conditions_) {
+      const bool lost = !can_come(condition);
+      // Of all, one that cannot come is enough, if it is not there yet.
+      if (all_ && lost && !compares(load(condition), condition.comparison, condition.value)) return true;
+      if (!all_ && !lost) return false;
+    }
+    return !all_;
+  }
+  /// True: the next rank to ask after has changed.
+  bool moved_on() const { return asked_ && last_asked_ != witness_; }
+  void ask() {
+    transport::Engine& engine = state_.engine();
+    for (const SignalCondition& condition : conditions_) {
+      const int rank = condition.from == SignalCondition::kAnyRank ? witness() : condition.from;
+      if (rank != kNobody && !state_.is_self(rank)) ask_after(engine, rank);
+    }
+    asked_ = true;
+    last_asked_ = witness_;
+  }
+  std::int64_t ask_after_nanoseconds() const {
+    const bool named = std::ranges::any_of(
+        conditions_, [](const SignalCondition& each) { return each.from != SignalCondition::kAnyRank; });
+    return named ? kAskNamedAfter : kAskAfter;
+  }
+
+  SignalMet result() const { return {which_, held_}; }
+  Error lost(const char* call) {
+    met();
+    for (const SignalCondition& condition : conditions_) {
+      if (can_come(condition)) continue;
+      const bool named = condition.from != SignalCondition::kAnyRank;
+      const int last = state_.engine().last_lost();
+      const int rank = named ? condition.from : last;
+      std::string why = named ? fmt::format("rank {} is gone", rank) : std::string("every other rank is gone");
+      if (rank >= 0) why += fmt::format(" ({})", state_.engine().existing_flow(rank)->error.message());
+      return {Status::peer_lost,
+              fmt::format("{}: {}, and {}", call, unmet(condition), why),
+              {.peer = rank, .operation = call}};
+    }
+    return Error(Status::peer_lost);
+  }
+  Error timed_out(const char* call, std::int64_t nanoseconds) {
+    met();
+    const int last = state_.engine().last_lost();
+    const std::string why = last < 0 ? "" : fmt::format("; rank {} is lost", last);
+    return {Status::timeout,
+            fmt::format("{}: {}, after {:.3f} s{}", call, unmet(conditions_[which_]),
+                        static_cast<double>(nanoseconds) * 1e-9, why),
+            {.peer = last, .operation = call}};
+  }
+
+ private:
+  static constexpr int kNobody = -1;
+
+  std::uint64_t load(const SignalCondition& condition) const { return load_word(state_.signals()[condition.index]); }
+  bool can_come(const SignalCondition& condition) {
+    if (condition.from == SignalCondition::kAnyRank) return witness() != kNobody || state_.world().size == 1;
+    return state_.is_self(condition.from) || !is_gone(state_.engine(), condition.from);
+  }
+  /// Another rank that is not known to be gone: one is enough to go on. Those known to be gone stay so.
+  int witness() {
+    const int size = state_.world().size;
+    while (witness_ < size && (state_.is_self(witness_) || is_gone(state_.engine(), witness_))) ++witness_;
+    return witness_ < size ? witness_ : kNobody;
+  }
+  std::string unmet(const SignalCondition& condition) const {
+    return fmt::format("signal {} holds {}, not {} {}", condition.index, load(condition), sign_of(condition.comparison),
+                       condition.value);
+  }
+
+  WindowState& state_;
+  std::span<const SignalCondition> conditions_;
+  bool all_;
+  bool asked_ = false;
+  int witness_ = 0;
+  int last_asked_ = 0;
+  std::size_t which_ = 0;
+  std::uint64_t held_ = 0;
+};
+
+}  // namespace
+
+Result<SignalMet> WindowState::wait_signals(const char* call, std::span<const SignalCondition> conditions,
+                                            Wanted wanted, Deadline deadline) {
+  const auto good = [this](const SignalCondition& each) {
+    return each.index < signals().size() && each.comparison <= Comparison::greater_equal &&
+           each.from >= SignalCondition::kAnyRank && each.from < world_.size;
+  };
+  if (conditions.empty() || !std::ranges::all_of(conditions, good)) return bad_conditions(call, conditions);
+  SignalWait wait(*this, conditions, wanted);
+  const std::int64_t patience = nanoseconds(deadline);
+  const auto ended = [&] { return wait.met() || (engine_.any_failed() && (wait.hopeless() || wait.moved_on())); };
+  // No clock is read before the wait turns out to be long.
+  std::int64_t part = std::min(wait.ask_after_nanoseconds(), patience);
+  if (!wait_for_word(ended, part) && patience > part) {
+    const std::int64_t now = engine_.clock().now();
+    const std::int64_t until = patience == INT64_MAX ? INT64_MAX : now + (patience - part);
+    do {
+      wait.ask();
+      part = std::min(kAskAfter, until - engine_.clock().now());
+      wait_for_word(ended, part);
+    } while (!wait.met() && !wait.hopeless() && engine_.clock().now() < until);
+  }
+  if (wait.met()) return wait.result();
+  if (wait.hopeless()) return wait.lost(call);
+  return wait.timed_out(call, patience);
+}
+
+Error WindowState::bad_conditions(const char* call, std::span<const SignalCondition> conditions) const {
+  if (auto open = check_open(call); !open) return std::move(open.error());
+  for (const SignalCondition& condition : conditions) {
+    if (auto checked = check_signal(call, world_.rank, condition.index); !checked) return std::move(checked.error());
+    if (condition.comparison > Comparison::greater_equal) {
+      return unknown(call, "comparison", static_cast<int>(condition.comparison),
+                     "equal (0), not_equal, less, less_equal, greater and greater_equal (5)");
+    }
+    if (condition.from == SignalCondition::kAnyRank) continue;
+    if (auto checked = check_rank(call, condition.from); !checked) return std::move(checked.error());
+  }
+  return {Status::invalid, fmt::format("{}: no signal to wait for", call), {.operation = call}};
+}
+
+/// Dissemination: after round k every rank has heard, directly or not, of 2^(k+1) ranks.
+Result<void> WindowState::run_barrier(std::int64_t nanoseconds) {
+  const std::int64_t start = engine_.clock().now();
+  const auto left = [&] {
+    return nanoseconds == INT64_MAX ? INT64_MAX
+                                    : std::max<std::int64_t>(0, nanoseconds - (engine_.clock().now() - start));
+  };
+  if (!std::exchange(barrier_.inside, true)) {
+    ++barrier_.epoch;
+    barrier_.round = 0;
+    barrier_.distance = 1;
+    barrier_.told = false;
+  }
+  for (; barrier_.distance < world_.size; barrier_.distance *= 2, ++barrier_.round, barrier_.told = false) {
+    const int to = (world_.rank + barrier_.distance) % world_.size;
+    const int from = (world_.rank - barrier_.distance + world_.size) % world_.size;
+    if (!barrier_.told) {
+      const SignalUpdate arrival{barrier_.round * kWordsPerRound, 1, SignalOp::add};
+      auto sent = put({.call = "barrier", .rank = to, .signal = &arrival, .exposure = part(to).barrier_exposure});
+      if (!sent) return std::move(sent.error());
+      barrier_.told = true;
+    }
+    const std::uint64_t& word = barrier_word(barrier_.round);
+    // A barrier needs every rank: one that is lost ends it. (One that has left came through it before.) Whoever takes
+    // long is asked whether it is still there: nothing may ever have been sent to it.
+    const auto over = [&] { return load_word(word) >= barrier_.epoch || engine_.last_lost() >= 0; };
+    if (!wait_for_word(over, std::min(left(), kAskAfter))) {
+      ask_after(engine_, from);
+      wait_for_word(over, left());
+    }
+    if (load_word(word) >= barrier_.epoch) continue;
+    if (const int lost = engine_.last_lost(); lost >= 0) return engine_.existing_flow(lost)->error.copy();
+    return Error(Status::timeout,
+                 fmt::format("barrier: rank {} did not come within {:.3f} s; the next call goes on waiting for it",
+                             from, static_cast<double>(nanoseconds) * 1e-9),
+                 {.peer = from, .operation = "barrier"});
+  }
+  // Nobody may owe an acknowledgement on leaving: the peer that waits for it could not tell us to make progress.
+  const transport::BatonHold hold(engine_.baton());
+  engine_.report_now();
+  return {};
+}
+
+}  // namespace window_detail
+
+using window_detail::WindowState;
+
+Result<std::uint64_t> Window::wait_signal(std::size_t index, Comparison comparison, std::uint64_t value,
+                                          Deadline deadline, int from) {
+  const SignalCondition condition{index, comparison, value, from};
+  auto met = state_->wait_signals("wait_signal", {&condition, 1}, WindowState::Wanted::any, deadline);
+  if (!met) return std::move(met.error());
+  return met->held;
+}
+
+Result<SignalMet> Window::wait_any_signal(std::span<const SignalCondition> conditions, Deadline deadline) {
+  return state_->wait_signals("wait_any_signal", conditions, WindowState::Wanted::any, deadline);
+}
+
+Result<void> Window::wait_all_signals(std::span<const SignalCondition> conditions, Deadline deadline) {
+  auto met = state_->wait_signals("wait_all_signals", conditions, WindowState::Wanted::all, deadline);
+  if (!met) return std::move(met.error());
+  return {};
+}
+
+Result<void> Window::barrier(Deadline deadline) {
+  if (auto quieted = quiet(deadline); !quieted) return quieted;
+  if (auto met = state_->run_barrier(state_->nanoseconds(deadline)); !met) return met;
+  auto quieted = quiet(deadline);
+  // Everybody has come; only what was sent to say so may still be under way, and the next call sees to that.
+  state_->barrier().inside = quieted.status() == Status::timeout;
+  return quieted;
+}
+
+}  // namespace railyard

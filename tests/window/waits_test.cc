@@ -1,0 +1,147 @@
+/// Waits and barriers when ranks come late or never.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "process_world.hpp"
+#include "railyard/window.hpp"
+
+namespace railyard {
+namespace {
+
+using std::chrono::milliseconds;
+
+Settings over_rails(int /*rank*/) { return loopback_settings(1); }
+Settings mapped(int /*rank*/) { return direct_settings(); }
+
+struct WaitBed {
+  const char* name;
+  Settings (*settings)(int);
+};
+class WaitsTest : public ::testing::TestWithParam<WaitBed> {
+ protected:
+  std::function<Settings(int)> settings() const { return GetParam().settings; }
+};
+INSTANTIATE_TEST_SUITE_P(Rails, WaitsTest, ::testing::Values(WaitBed{"rails", over_rails}, WaitBed{"mapped", mapped}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+/// Rank 0 runs out of time in its first barrier, again and again, until rank 1 comes. If every try counted as an
+/// arrival, rank 1's next barriers would not wait for rank 0.
+TEST_P(WaitsTest, ABarrierThatRanOutOfTimeGoesOnWhereItWas) {
+  run_processes(2, settings(), [](World& world, ProcessMeeting& meeting) {
+    auto window = must(Window::allocate(world, 64));
+    if (world.rank() == 0) {
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(window.barrier(Deadline::in(milliseconds(10))).status(), Status::timeout);
+      meeting.notes[0] = 1;
+      must(window.barrier());
+      for (std::uint64_t round = 2; round <= 5; ++round) {
+        std::this_thread::sleep_for(milliseconds(20));
+        meeting.notes[0] = round;
+        must(window.barrier());
+      }
+    } else {
+      while (meeting.notes[0] == 0) std::this_thread::sleep_for(milliseconds(1));
+      must(window.barrier());
+      for (std::uint64_t round = 2; round <= 5; ++round) {
+        must(window.barrier());
+        EXPECT_GE(meeting.notes[0], round) << "this rank left a barrier that the other had not entered";
+      }
+    }
+    must(window.close());
+  });
+}
+
+TEST_P(WaitsTest, AWaitEndsWhenNobodyIsLeftWhoCouldSignal) {
+  run_processes(2, settings(),
+                [](World& world, ProcessMeeting&) {
+                  auto window = must(Window::allocate(world, 64));
+                  must(window.barrier());
+                  if (world.rank() == 1) ::raise(SIGKILL);
+                  const auto waited =
+                      window.wait_signal(3, Comparison::greater_equal, 1, Deadline::in(std::chrono::minutes(4)));
+                  ASSERT_FALSE(waited);
+                  EXPECT_EQ(waited.status(), Status::peer_lost) << waited.error().text();
+                  EXPECT_NE(waited.error().text().find("signal 3"), std::string::npos) << waited.error().text();
+                },
+                {1});
+}
+
+TEST_P(WaitsTest, AWaitEndsWhenTheRankItNamesIsGone) {
+  run_processes(3, settings(),
+                [](World& world, ProcessMeeting& meeting) {
+                  auto window = must(Window::allocate(world, 64));
+                  must(window.barrier());
+                  const auto long_time = Deadline::in(std::chrono::minutes(4));
+                  if (world.rank() == 1) ::raise(SIGKILL);
+                  if (world.rank() == 2) {
+                    while (meeting.notes[0] == 0) world.progress();
+                    return;
+                  }
+                  const auto waited = window.wait_signal(3, Comparison::greater_equal, 1, long_time, 1);
+                  ASSERT_FALSE(waited);
+                  EXPECT_EQ(waited.status(), Status::peer_lost) << waited.error().text();
+                  EXPECT_EQ(waited.error().where().peer, 1);
+                  // Rank 2 could still do it: so this one only runs out of time.
+                  EXPECT_EQ(
+                      window.wait_signal(3, Comparison::greater_equal, 1, Deadline::in(milliseconds(1500))).status(),
+                      Status::timeout);
+                  const SignalCondition lost{3, Comparison::greater_equal, 1, 1};
+                  const SignalCondition open{4, Comparison::greater_equal, 1, 2};
+                  const std::array either{lost, open};
+                  EXPECT_EQ(window.wait_all_signals(either, long_time).status(), Status::peer_lost);
+                  EXPECT_EQ(window.wait_any_signal(either, Deadline::in(milliseconds(300))).status(), Status::timeout);
+                  EXPECT_EQ(window.wait_any_signal({&lost, 1}, long_time).status(), Status::peer_lost);
+                  meeting.notes[0] = 1;
+                },
+                {1});
+}
+
+TEST_P(WaitsTest, AnyAndAllOfSeveralSignals) {
+  run_processes(2, settings(), [](World& world, ProcessMeeting&) {
+    auto window = must(Window::allocate(world, 64));
+    const int peer = 1 - world.rank();
+    const std::array conditions{SignalCondition{1, Comparison::equal, 5, peer},
+                                SignalCondition{2, Comparison::greater_equal, 2},
+                                SignalCondition{9, Comparison::not_equal, 0, peer}};
+    EXPECT_EQ(window.wait_any_signal(conditions, Deadline::in(milliseconds(5))).status(), Status::timeout);
+    must(window.barrier());
+    must(window.signal(peer, {2, 3, SignalOp::set}));
+    const SignalMet met = must(window.wait_any_signal(conditions));
+    EXPECT_EQ(met.condition, 1U);
+    EXPECT_EQ(met.held, 3U);
+    must(window.barrier());
+    must(window.signal(peer, {9, 1}));
+    EXPECT_EQ(window.wait_all_signals(conditions, Deadline::in(milliseconds(5))).status(), Status::timeout);
+    must(window.barrier());
+    must(window.signal(peer, {1, 5}));
+    must(window.wait_all_signals(conditions));
+    EXPECT_EQ(window.read_signal(1), 5U);
+    EXPECT_EQ(window.read_signal(9), 1U);
+    EXPECT_EQ(window.wait_any_signal({}).status(), Status::invalid);
+    EXPECT_EQ(window.wait_signal(1, Comparison::equal, 5, {}, 2).status(), Status::out_of_range);
+    must(window.close());
+  });
+}
+
+/// Nobody else is there, and nobody is missed.
+TEST(Waits, AWorldOfOneWaitsForItsOwnThreads) {
+  const Settings settings = loopback_settings(1);
+  WorldOptions options;
+  options.settings = &settings;
+  auto world = must(World::open(options));
+  auto window = must(Window::allocate(world, 64));
+  std::thread other([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    must(window.signal(0, {0, 1}));
+  });
+  EXPECT_EQ(must(window.wait_signal(0, Comparison::equal, 1)), 1U);
+  other.join();
+  EXPECT_EQ(window.wait_signal(0, Comparison::equal, 2, Deadline::in(milliseconds(5)), 0).status(), Status::timeout);
+  must(window.close());
+}
+
+}  // namespace
+}  // namespace railyard
