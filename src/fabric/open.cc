@@ -8,6 +8,7 @@
 #include "fabric/ofi/driver.hpp"
 #include "fabric/rail.hpp"
 #include "fabric/shm/rail.hpp"
+#include "fabric/tcp/driver.hpp"
 #include "fabric/verbs/driver.hpp"
 
 namespace railyard::fabric {
@@ -23,8 +24,9 @@ struct Driver {
 /// A new driver is one line here. (`sim` is not: its rails live in one process and are made by its own worlds. Nor is
 /// `shm`: its one rail comes beside those of every other driver.)
 constexpr std::array kDrivers = {
-    Driver{"ofi", &discover_ofi, &open_ofi},
+    Driver{"tcp", &discover_tcp, &open_tcp},
     Driver{"verbs", &discover_verbs, &open_verbs},
+    Driver{"ofi", &discover_ofi, &open_ofi},
 };
 
 Result<const Driver*> find_driver(std::string_view name) {
@@ -40,12 +42,13 @@ Result<const Driver*> find_driver(std::string_view name) {
 
 Result<std::vector<RailOffer>> discover(const Settings& settings) {
   const bool automatic = settings.driver == "auto";
-  // Verbs where a port of it can be used, unless a libfabric provider is asked for.
-  if (automatic && settings.provider.empty()) {
+  // Verbs where a port of it can be used, else the kernel's sockets; libfabric where one of its providers is asked for.
+  const bool sockets = settings.provider.empty();
+  if (automatic && sockets) {
     auto offers = discover_verbs(settings);
     if (offers && std::ranges::any_of(*offers, [](const RailOffer& offer) { return !offer.loopback; })) return offers;
   }
-  auto driver = find_driver(automatic ? std::string_view("ofi") : settings.driver);
+  auto driver = find_driver(!automatic ? settings.driver : sockets ? "tcp" : "ofi");
   if (!driver) return std::move(driver.error());
   return (*driver)->discover(settings);
 }

@@ -51,6 +51,9 @@ inline Settings settings_for(const Bed& bed, std::uint32_t rails) {
 inline const Bed kSingleCopy{"single_copy", "shared memory", "", "yes", true, "shm"};
 inline const Bed kRingsOnly{"rings_only", "shared memory", "", "no", true, "shm"};
 
+/// Our own sockets on loopback.
+inline const Bed kSockets{"sockets", "tcp", "lo", "connected", true, "tcp"};
+
 /// Queue pairs, on the double's devices, and on those of the machine where it has any (tests/lab/vm).
 inline const Bed kVerbsDouble{"verbs_double", "", "fake0", "connected", true, "verbs"};
 inline const Bed kVerbs{"verbs", "", "", "connected", true, "verbs"};
@@ -74,6 +77,7 @@ inline const std::vector<Bed>& beds() {
                              {"tcp_datagram", "tcp", "lo", "datagram"},
                              {"shm", "shm", "", "auto", false},
                              {"strict", "strict", "lo", "auto"},
+                             kSockets,
                              kSingleCopy,
                              kRingsOnly,
                              kVerbsDouble};

@@ -1,6 +1,6 @@
 /// The state of an interface, from the kernel to the event. Interfaces are made in a network namespace of the test's
 /// own.
-#include "fabric/ofi/link_watch.hpp"
+#include "fabric/link_watch.hpp"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -22,7 +22,7 @@ bool run(const std::string& command) { return std::system((command + " >/dev/nul
 
 bool namespaces_allowed() { return run("unshare -n ip link add ry0 type veth peer name ry1"); }
 
-std::optional<bool> next_change(ofi::LinkWatch& watch) {
+std::optional<bool> next_change(LinkWatch& watch) {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (std::chrono::steady_clock::now() < give_up)
     if (const auto change = watch.changed()) return change;
@@ -32,7 +32,7 @@ std::optional<bool> next_change(ofi::LinkWatch& watch) {
 void watch_a_pair() {
   ASSERT_EQ(::unshare(CLONE_NEWNET), 0);  // of this thread only
   ASSERT_TRUE(run("ip link add ry0 type veth peer name ry1 && ip link set ry0 up && ip link set ry1 up"));
-  auto watch = ofi::LinkWatch::open("ry0");
+  auto watch = LinkWatch::open("ry0");
   ASSERT_TRUE(watch.ok()) << watch.error().text();
   EXPECT_EQ(watch->changed(), std::nullopt);
   ASSERT_TRUE(run("ip link set ry0 down"));
@@ -46,7 +46,7 @@ void watch_a_pair() {
   EXPECT_EQ(next_change(*watch), true);
   ASSERT_TRUE(run("ip link del ry0"));
   EXPECT_EQ(next_change(*watch), false);
-  auto down = ofi::LinkWatch::open("ry0");
+  auto down = LinkWatch::open("ry0");
   ASSERT_TRUE(down.ok()) << down.error().text();
   ASSERT_TRUE(run("ip link add ry2 type veth peer name ry3 && ip link set ry2 up"));
   EXPECT_EQ(down->changed(), std::nullopt) << "another interface's change";

@@ -21,7 +21,7 @@
 #include "fabric/ofi/info.hpp"
 #include "fabric/ofi/keys.hpp"
 #include "fabric/ofi/landing.hpp"
-#include "fabric/ofi/link_watch.hpp"
+#include "fabric/link_watch.hpp"
 #include "fabric/pending.hpp"
 #include "fabric/rail.hpp"
 

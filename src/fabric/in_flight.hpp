@@ -3,7 +3,7 @@
 
 #include "fabric/rail.hpp"
 
-namespace railyard::fabric::ofi {
+namespace railyard::fabric {
 
 class InFlight {
  public:
@@ -32,4 +32,4 @@ class InFlight {
   PostContext head_;
 };
 
-}  // namespace railyard::fabric::ofi
+}  // namespace railyard::fabric

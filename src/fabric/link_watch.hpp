@@ -7,7 +7,7 @@
 #include "base/fd.hpp"
 #include "railyard/result.hpp"
 
-namespace railyard::fabric::ofi {
+namespace railyard::fabric {
 
 /// Watches one interface of the network namespace that this thread is in when it is opened.
 class LinkWatch {
@@ -16,6 +16,8 @@ class LinkWatch {
 
   /// Whether it can carry anything, when that has changed since the last call. Never blocks.
   std::optional<bool> changed();
+  /// Becomes readable when there may be a change.
+  int descriptor() const { return socket_.get(); }
 
  private:
   LinkWatch() = default;
@@ -26,4 +28,4 @@ class LinkWatch {
   bool usable_ = true;
 };
 
-}  // namespace railyard::fabric::ofi
+}  // namespace railyard::fabric

@@ -1,4 +1,4 @@
-#include "fabric/ofi/link_watch.hpp"
+#include "fabric/link_watch.hpp"
 
 #include <fmt/format.h>
 #include <linux/netlink.h>
@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-namespace railyard::fabric::ofi {
+namespace railyard::fabric {
 
 namespace {
 
@@ -81,4 +81,4 @@ std::optional<bool> LinkWatch::changed() {
   return usable;
 }
 
-}  // namespace railyard::fabric::ofi
+}  // namespace railyard::fabric

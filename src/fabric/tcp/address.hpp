@@ -1,0 +1,46 @@
+/// Where a tcp rail listens, who it is, and the secret that admits to it.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "railyard/result.hpp"
+
+namespace railyard::fabric::tcp {
+
+/// A rail's identity: random, so that a rail that reuses the port of another is not mistaken for it.
+using RailName = std::array<std::byte, 16>;
+/// Whoever knows it may connect. It travels inside the address, which the bootstrap protects.
+using Secret = std::array<std::byte, 32>;
+
+/// An IPv4 or IPv6 socket address.
+struct Endpoint {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  static Endpoint from(const sockaddr& address);
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  int family() const { return storage.ss_family; }
+  void set_port(std::uint16_t port);
+  /// "192.0.2.2" or "fd00::2", without the port.
+  std::string text() const;
+  std::span<const std::byte> bytes() const { return {reinterpret_cast<const std::byte*>(&storage), length}; }
+};
+
+struct RailAddress {
+  RailName name{};
+  Secret secret{};
+  Endpoint endpoint;
+
+  std::vector<std::byte> pack() const;
+  static Result<RailAddress> parse(std::span<const std::byte> bytes, const std::string& rail);
+};
+
+}  // namespace railyard::fabric::tcp

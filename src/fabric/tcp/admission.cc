@@ -1,0 +1,156 @@
+/// The door: who knocks has to prove the secret before it becomes a connection. Until then it has one of a few slots
+/// for a few seconds, and those who cannot prove it get a small share of the rail's time, all of them together.
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/entropy.hpp"
+#include "fabric/tcp/poll_set.hpp"
+#include "fabric/tcp/rail.hpp"
+#include "fabric/tcp/socket.hpp"
+
+namespace railyard::fabric::tcp {
+
+namespace {
+
+constexpr std::int64_t kProveWithin = 2'000'000'000;
+constexpr int kAcceptsAtOnce = 8;
+constexpr std::size_t kDoorBatch = 16;
+/// The door may cost one part in so many of the time, once nobody with the secret has come for `kFreely`.
+constexpr std::int64_t kShare = 25;
+constexpr std::int64_t kFreely = 2'000'000;
+
+}  // namespace
+
+void TcpRail::look_at_door() {
+  const std::int64_t began = now_ns();
+  if (began < door_opens_at_) return;
+  door_waits_ = false;
+  std::array<epoll_event, kDoorBatch> events;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
+  const int count = ::epoll_wait(door_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& event = events[static_cast<std::size_t>(i)];
+    if (event.data.u64 == kListenerMark) {
+      accept_some();
+      continue;
+    }
+    auto* const one = reinterpret_cast<Unproven*>(event.data.u64);
+    const auto found = std::ranges::find(unproven_, one, &std::unique_ptr<Unproven>::get);
+    if (found != unproven_.end()) read_unproven(*one);
+  }
+  while (!unproven_.empty() && began - unproven_.front()->since > kProveWithin) drop(*unproven_.front());
+  // The edge that told of the door is gone: as long as something was found there may be more.
+  if (count > 0) door_waits_ = true;
+  const std::int64_t spent = now_ns() - began;
+  wasted_ += spent;
+  if (wasted_ > kFreely) door_opens_at_ = began + kShare * spent;
+}
+
+void TcpRail::accept_some() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) return;
+    Unproven& one = slot_for_unproven();
+    one.socket = std::move(socket);
+    one.since = now_ns();
+    if (!watch_fd(door_.get(), one.socket.get(), EPOLLIN | EPOLLRDHUP, reinterpret_cast<std::uintptr_t>(&one))) {
+      drop(one);
+      continue;
+    }
+    // Whoever has come through the door has mostly greeted before it opened.
+    read_unproven(one);
+  }
+}
+
+/// Where all are taken, the oldest goes that has not even greeted; else the oldest.
+TcpRail::Unproven& TcpRail::slot_for_unproven() {
+  if (unproven_.size() >= kMostUnproven) {
+    const auto mute = std::ranges::find_if(unproven_, [](const auto& one) { return !one->greeted; });
+    unproven_.erase(mute == unproven_.end() ? unproven_.begin() : mute);
+  }
+  return *unproven_.emplace_back(std::make_unique<Unproven>());
+}
+
+void TcpRail::drop(Unproven& one) {
+  std::erase_if(unproven_, [&](const auto& other) { return other.get() == &one; });
+}
+
+void TcpRail::read_unproven(Unproven& one) {
+  const std::size_t wanted = one.greeted ? kProofBytes : kHelloBytes;
+  const ssize_t got = ::recv(one.socket.get(), one.in.data() + one.have, wanted - one.have, 0);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) return drop(one);
+  one.have += static_cast<std::size_t>(got);
+  if (one.have < wanted) return;
+  one.have = 0;
+  if (one.greeted) {
+    if (!one.transcript.proves(std::span(one.in).first<kProofBytes>(), admission_key_)) return drop(one);
+    wasted_ = 0;
+    return admit(one);
+  }
+  const auto hello = Hello::parse(std::span(one.in).first<kHelloBytes>(), admission_key_);
+  if (!hello || !fill_random(one.transcript.challenge)) {
+    const auto rejection = pack_rejection();
+    (void)::send(one.socket.get(), rejection.data(), rejection.size(), MSG_NOSIGNAL);
+    return drop(one);
+  }
+  one.transcript.hello = *hello;
+  one.greeted = true;
+  const auto challenge = pack_challenge(one.transcript.challenge);
+  if (::send(one.socket.get(), challenge.data(), challenge.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(challenge.size()))
+    drop(one);
+}
+
+/// Two rails that dial each other at the same time end up with one connection: that of the rail with the smaller name.
+Verdict TcpRail::judge(const Hello& hello) {
+  if (!welcome(hello.tag)) return Verdict::fenced;
+  if (hello.insists || hello.tag.facing == LinkId{} || hello.from == own_.name) return Verdict::accepted;
+  for (const auto& link : links_) {
+    if (link->state == Link::State::free || link->state == Link::State::lost) continue;
+    if (link->tag.id != hello.tag.facing || link->peer.name != hello.from || link->tag.facing != hello.tag.id) continue;
+    // One that stands carries the peer's link as well as ours, unless it has ended without our knowing.
+    if (link->state == Link::State::up) return link->connection->inbound ? Verdict::accepted : Verdict::crossed;
+    const bool dials = link->connection != nullptr && !link->connection->standing();
+    if (dials && own_.name < hello.from) return Verdict::crossed;
+  }
+  return Verdict::accepted;
+}
+
+void TcpRail::admit(Unproven& one) {
+  const Hello hello = one.transcript.hello;
+  const Verdict verdict = judge(hello);
+  const auto answer = one.transcript.verdict(verdict, admission_key_);
+  const bool told =
+      ::send(one.socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(answer.size());
+  Fd socket = std::move(one.socket);
+  (void)::epoll_ctl(door_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
+  drop(one);
+  if (verdict != Verdict::accepted || !told) return;
+  if (bound_) (void)bind_to_device(socket.get(), interface_.device);  // as its listener is
+  tune(socket.get(), unsent_);
+  Connection& connection = add_connection(std::move(socket), Connection::Phase::standing);
+  connection.peer = hello.from;
+  seat_inbound(connection, hello.tag);
+  activate(connection);
+  // A link of ours that faces it need not dial any longer.
+  for (std::size_t i = 0; i < attempting_.size(); ++i) {
+    Link& link = *attempting_[i];
+    if (link.tag.id != hello.tag.facing || link.tag.facing != hello.tag.id || link.peer.name != hello.from) continue;
+    Connection* const attempt = link.connection;
+    if (attempt != nullptr && (attempt->standing() || attempt->phase == Connection::Phase::proving)) continue;
+    if (attempt != nullptr) {
+      attempt->link = nullptr;
+      link.connection = nullptr;
+      end_connection(*attempt, 0);
+    }
+    begin(link);
+    break;
+  }
+}
+
+}  // namespace railyard::fabric::tcp

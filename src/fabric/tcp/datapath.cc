@@ -1,0 +1,174 @@
+/// Post and poll of a tcp rail. Nothing here allocates, locks or waits while links stand.
+#include <algorithm>
+#include <cerrno>
+
+#include "fabric/tcp/rail.hpp"
+
+namespace railyard::fabric::tcp {
+
+namespace {
+
+constexpr unsigned kSetUpLook = 8;    ///< polls between two looks at what has to be tried again
+constexpr unsigned kDoorLook = 64;    ///< and at the door, while somebody may be there
+constexpr unsigned kSlowLook = 4096;  ///< and at those who have come and say nothing
+
+}  // namespace
+
+/// Why a link takes no posts now.
+Post TcpRail::refuse_post(const char* operation, RemoteId remote) {
+  if (stopped_) return fail(operation, ESHUTDOWN);
+  const Link* const link = find_link(remote);
+  if (link == nullptr) return fail(operation, EADDRNOTAVAIL);
+  return link->state == Link::State::connecting ? Post::busy : fail(operation, ENOTCONN);
+}
+
+void TcpRail::post(Link& link, PostContext* context, bool message) {
+  context->link = link.remote;
+  link.in_flight.add(context);
+  ++(message ? link.messages_out : link.data_out);
+  (message ? link.messages : link.bulk).push(context);
+  mark_dirty(*link.connection);
+}
+
+Post TcpRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
+  Link* const link = find_link(remote);
+  if (stopped_ || link == nullptr || link->state != Link::State::up) return refuse_post("send", remote);
+  if (link->messages_out >= kDepth) return Post::busy;
+  if (message.bytes > kMostMessageBytes) return fail("send", EMSGSIZE);
+  Posted& posted = make_posted(context);
+  posted.kind = FrameKind::message;
+  posted.address = static_cast<std::byte*>(message.address);
+  posted.bytes = static_cast<std::uint32_t>(message.bytes);
+  posted.after = std::min(link->bulk_posted, link->bulk_started + kFragmentBytes);
+  post(*link, context, true);
+  return Post::posted;
+}
+
+Post TcpRail::receive(LocalPiece buffer, PostContext* context) {
+  if (stopped_) return fail("receive", ESHUTDOWN);
+  if (receive_count_ >= kDepth) return Post::busy;
+  Posted& posted = make_posted(context);
+  posted.address = static_cast<std::byte*>(buffer.address);
+  posted.bytes = static_cast<std::uint32_t>(std::min<std::size_t>(buffer.bytes, kMostMessageBytes));
+  receives_.push(context);
+  ++receive_count_;
+  return Post::posted;
+}
+
+Post TcpRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) {
+  Link* const link = find_link(to.remote);
+  if (stopped_ || link == nullptr || link->state != Link::State::up) return refuse_post("write", to.remote);
+  if (link->data_out >= kDepth) return Post::busy;
+  if (from.bytes > kMostWriteBytes) return fail("write", EMSGSIZE);
+  Posted& posted = make_posted(context);
+  posted.kind = FrameKind::write;
+  posted.address = static_cast<std::byte*>(from.address);
+  posted.bytes = static_cast<std::uint32_t>(from.bytes);
+  posted.key = to.key;
+  posted.offset = to.address;
+  posted.with_immediate = options.with_immediate;
+  posted.immediate = options.immediate;
+  link->bulk_posted += from.bytes;
+  post(*link, context, false);
+  return Post::posted;
+}
+
+Post TcpRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
+  Link* const link = find_link(from.remote);
+  if (stopped_ || link == nullptr || link->state != Link::State::up) return refuse_post("read", from.remote);
+  if (link->data_out >= kDepth) return Post::busy;
+  if (to.bytes > kMostWriteBytes) return fail("read", EMSGSIZE);
+  Posted& posted = make_posted(context);
+  posted.kind = FrameKind::read;
+  posted.address = static_cast<std::byte*>(to.address);
+  posted.bytes = static_cast<std::uint32_t>(to.bytes);
+  posted.key = from.key;
+  posted.offset = from.address;
+  post(*link, context, false);
+  return Post::posted;
+}
+
+void TcpRail::give_back(PostContext* context, Event::Kind kind, std::size_t bytes) {
+  Link& link = *links_[context->link];
+  InFlight::remove(context);
+  --(kind == Event::Kind::sent ? link.messages_out : link.data_out);
+  Event event;
+  event.kind = kind;
+  event.context = context;
+  event.bytes = bytes;
+  pending_.push(event);
+}
+
+void TcpRail::fail_operation(PostContext* context, int error, Blame blame) {
+  Link& link = *links_[context->link];
+  InFlight::remove(context);
+  --(posted_of(context).kind == FrameKind::message ? link.messages_out : link.data_out);
+  Event event;
+  event.kind = Event::Kind::failed;
+  event.context = context;
+  event.error = error;
+  event.blame = blame;
+  pending_.push(event);
+}
+
+void TcpRail::ring() {
+  if (!dirty_.empty()) flush_dirty();
+}
+
+std::size_t TcpRail::poll(std::span<Event> events) {
+  if (stopped_ || events.empty()) return 0;
+  ++turn_;
+  if (!dirty_.empty()) flush_dirty();
+  if (pending_.size() < events.size()) look(events.size());
+  if (sweeps_ || lingering_ != 0) sweep();
+  return pending_.empty() ? 0 : pending_.take(events);
+}
+
+void TcpRail::look(std::size_t room) {
+  if (!stalled_.empty() && !receives_.empty()) resume_stalled();
+  // Few are read from on the off-chance; among many, epoll says which.
+  const bool found = read_active(room);
+  if (active_.empty() || active_.size() > kMostActive || blocked_ != 0 || turn_ % kEpollEvery == 0) look_at_epoll();
+  if (!attempting_.empty() && turn_ % kSetUpLook == 0) look_at_attempts();
+  if ((door_waits_ && turn_ % kEpollEvery == 0) || (!unproven_.empty() && turn_ % kSlowLook == 0)) look_at_door();
+  if (!found && !owing_.empty()) {
+    flush_owing();
+    flush_dirty();
+  }
+}
+
+bool TcpRail::read_active(std::size_t room) {
+  bool found = false;
+  const bool all = active_.size() <= kMostActive;
+  for (std::size_t i = 0; i < active_.size();) {
+    Connection& connection = *active_[i];
+    if ((all || connection.unread) && pending_.size() < room) {
+      const bool heard = read_from(connection, room);
+      found |= heard;
+      connection.heat = heard ? kHeat : connection.heat - 1;
+    }
+    const bool rests = connection.heat == 0 || (!all && !connection.unread);
+    if (connection.phase != Connection::Phase::closed && !rests) {
+      ++i;
+      continue;
+    }
+    connection.active = false;
+    active_[i] = active_.back();
+    active_.pop_back();
+  }
+  // None is always the first.
+  if (active_.size() > 1) std::rotate(active_.begin(), active_.begin() + 1, active_.end());
+  return found;
+}
+
+bool TcpRail::arm() {
+  if (stopped_) return true;
+  flush_owing();
+  flush_dirty();
+  look_at_epoll();
+  const bool unread = std::ranges::any_of(active_, [](const Connection* connection) { return connection->unread; });
+  return !unread && pending_.empty() && dirty_.empty() && attempting_.empty() && !door_waits_ && !sweeps_ &&
+         (stalled_.empty() || receives_.empty());
+}
+
+}  // namespace railyard::fabric::tcp

@@ -1,0 +1,284 @@
+/// Links: what a tcp rail connects to, from `connect` until a link stands, is lost or is ended.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/entropy.hpp"
+#include "base/log.hpp"
+#include "fabric/tcp/rail.hpp"
+#include "fabric/tcp/socket.hpp"
+
+namespace railyard::fabric::tcp {
+
+namespace {
+
+constexpr std::int64_t kGiveUpAfter = 10'000'000'000;
+constexpr std::int64_t kFirstRetry = 500'000;
+constexpr std::int64_t kMostRetry = 50'000'000;
+constexpr unsigned kMostCrossings = 8;
+/// A connection that does not answer a bind for so long may hang: the link gets one of its own.
+constexpr std::int64_t kBindPatience = 1'000'000'000;
+
+}  // namespace
+
+Link& TcpRail::take_slot() {
+  if (!free_links_.empty()) {
+    Link& link = *links_[free_links_.back()];
+    free_links_.pop_back();
+    return link;
+  }
+  links_.push_back(std::make_unique<Link>());
+  links_.back()->remote = static_cast<RemoteId>(links_.size() - 1);
+  return *links_.back();
+}
+
+Result<RemoteId> TcpRail::connect(std::span<const std::byte> address, LinkTag tag) {
+  if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
+  auto peer = RailAddress::parse(address, name_);
+  if (!peer) return std::move(peer.error());
+  if (peer->endpoint.family() != own_.endpoint.family())
+    return Error(Status::invalid, name_ + ": a peer's rail has an address of the other IP version");
+  Link& link = take_slot();
+  link.state = Link::State::connecting;
+  link.tag = tag;
+  // A rail that connects to itself has no two directions to share.
+  if (peer->name == own_.name) link.tag.facing = {};
+  link.peer = std::move(*peer);
+  link.connection = nullptr;
+  link.refused = false;
+  link.attempts = link.crossings = 0;
+  link.bulk_posted = link.bulk_started = 0;
+  link.give_up_at = now_ns() + kGiveUpAfter;
+  link.retry_at = 0;
+  attempting_.push_back(&link);
+  begin(link);
+  return link.remote;
+}
+
+void TcpRail::begin(Link& link) {
+  link.retry_at = 0;
+  if (!bind_to_facing(link)) dial(link);
+}
+
+bool TcpRail::bind_to_facing(Link& link) {
+  if (!link.facing() || link.crossings >= kMostCrossings) return false;
+  for (auto& connection : connections_) {
+    if (!connection->standing() || connection->link != nullptr || connection->peer != link.peer.name) continue;
+    if (!connection->inbound || connection->inbound->id != link.tag.facing) continue;
+    connection->link = &link;
+    connection->binding = true;
+    connection->sends_tag = true;
+    connection->since = now_ns();
+    pack_tag(link.tag, connection->tag_bytes);
+    link.connection = connection.get();
+    mark_dirty(*connection);
+    return true;
+  }
+  return false;
+}
+
+/// Where the kernel cannot be told which NIC to use it is asked which one it will use: a source address chooses none.
+bool TcpRail::leaves_by_own_device(const Endpoint& target) {
+  if (interface_.loopback || bound_) return true;
+  const auto device = device_of_route(own_.endpoint, target);
+  if (!device || *device == interface_.device || *device == "lo") return true;
+  static LogLimit limit;
+  if (limit.allow(now_ns()))
+    log_warn(
+        "{}: bytes to {} would leave by {}, so this pair of NICs is not used. Give each NIC a subnet of its own, or "
+        "a routing table of its own (`ip rule add from {} table N`), or let sockets be bound to a device "
+        "(CAP_NET_RAW)",
+        name_, target.text(), *device, own_.endpoint.text());
+  return false;
+}
+
+void TcpRail::dial(Link& link) {
+  ++link.attempts;
+  if (!leaves_by_own_device(link.peer.endpoint)) return lose(link, kOtherDevice, false);
+  Fd socket = open_socket(link.peer.endpoint);
+  if (!socket) return lose(link, errno, false);
+  if (bound_ && !bind_to_device(socket.get(), interface_.device)) return lose(link, errno, false);
+  Endpoint source = interface_.address;  // port 0: the kernel's choice
+  if (::bind(socket.get(), source.get(), source.length) != 0) return lose(link, errno, false);
+  tune(socket.get(), unsent_);
+  const int code = ::connect(socket.get(), link.peer.endpoint.get(), link.peer.endpoint.length);
+  if (code != 0 && errno != EINPROGRESS) return lose(link, errno, errno == ECONNREFUSED);
+  Connection& connection = add_connection(std::move(socket), Connection::Phase::dialing);
+  connection.peer = link.peer.name;
+  connection.link = &link;
+  link.connection = &connection;
+}
+
+/// The kernel has an answer: we greet.
+void TcpRail::dialed(Connection& connection) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (::getsockopt(connection.socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+  Link& link = *connection.link;
+  if (error != 0) {
+    end_connection(connection, error);
+    link.refused = error == ECONNREFUSED;
+    return;
+  }
+  Endpoint peer;
+  peer.length = sizeof peer.storage;
+  if (::getpeername(connection.socket.get(), peer.get(), &peer.length) != 0) return;  // not yet
+  Hello& hello = connection.transcript.hello;
+  hello.from = own_.name;
+  hello.tag = link.tag;
+  hello.insists = link.crossings >= kMostCrossings;
+  if (!fill_random(hello.nonce)) return end_connection(connection, EIO);
+  const auto bytes = hello.pack(admission_key(link.peer.secret, job_key_));
+  connection.phase = Connection::Phase::greeted;
+  if (::send(connection.socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size()))
+    try_again(link);
+}
+
+void TcpRail::read_handshake(Connection& connection) {
+  Link& link = *connection.link;
+  for (;;) {
+    // Never a byte more than the message that is due: frames may follow it.
+    std::size_t wanted = kPrefixBytes;
+    const bool verdict =
+        connection.head_have >= kPrefixBytes && is_verdict(std::span(connection.head).first<kPrefixBytes>());
+    if (connection.head_have >= kPrefixBytes) wanted = verdict ? kVerdictBytes : kChallengeBytes;
+    if (connection.head_have >= kPrefixBytes && connection.head_have == wanted) {
+      connection.head_have = 0;
+      if (verdict) return take_verdict(connection);
+      const auto nonce = parse_challenge(std::span(connection.head).first<kChallengeBytes>());
+      if (!nonce || connection.phase != Connection::Phase::greeted) return end_connection(connection, kNotThePeer);
+      connection.transcript.challenge = *nonce;
+      const auto proof = connection.transcript.proof(admission_key(link.peer.secret, job_key_));
+      connection.phase = Connection::Phase::proving;
+      if (::send(connection.socket.get(), proof.data(), proof.size(), MSG_NOSIGNAL) !=
+          static_cast<ssize_t>(proof.size()))
+        return try_again(link);
+      continue;
+    }
+    const ssize_t got = ::recv(connection.socket.get(), connection.head.data() + connection.head_have,
+                               wanted - connection.head_have, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    // The listener had no time for us, or its process is gone: the next attempt finds out.
+    if (got <= 0) return try_again(link);
+    connection.head_have += static_cast<std::size_t>(got);
+  }
+}
+
+void TcpRail::take_verdict(Connection& connection) {
+  Link& link = *connection.link;
+  const auto received = parse_verdict(std::span(connection.head).first<kVerdictBytes>(), connection.transcript,
+                                      admission_key(link.peer.secret, job_key_));
+  if (!received) return end_connection(connection, kNotThePeer);
+  if (!received->authentic) {
+    // Whoever listens there now does not know the rail's secret: the process that made it is gone.
+    end_connection(connection, kNotThePeer);
+    link.refused = true;
+    return;
+  }
+  switch (received->verdict) {
+    case Verdict::accepted:
+      connection.phase = Connection::Phase::standing;
+      connection.head_have = 0;
+      return link_stands(link, connection);
+    case Verdict::crossed:
+      ++link.crossings;
+      return try_again(link);
+    case Verdict::misrouted:
+      return end_connection(connection, kOtherDevice);
+    default:
+      return end_connection(connection, EACCES);
+  }
+}
+
+void TcpRail::link_stands(Link& link, Connection& connection) {
+  connection.link = &link;
+  link.connection = &connection;
+  link.state = Link::State::up;
+  std::erase(attempting_, &link);
+  activate(connection);
+}
+
+void TcpRail::try_again(Link& link) {
+  if (Connection* const connection = link.connection) {
+    connection->link = nullptr;
+    link.connection = nullptr;
+    connection->binding = false;
+    if (!connection->inbound) end_connection(*connection, 0);
+  }
+  const unsigned doublings = std::min(std::max(link.attempts, 1U) - 1, 10U);
+  link.retry_at = now_ns() + std::min(kFirstRetry << doublings, kMostRetry);
+}
+
+void TcpRail::look_at_attempts() {
+  const std::int64_t now = now_ns();
+  for (std::size_t i = 0; i < attempting_.size();) {
+    Link& link = *attempting_[i];
+    const std::size_t before = attempting_.size();
+    if (now >= link.give_up_at) {
+      if (link.connection != nullptr) {
+        Connection& connection = *link.connection;
+        connection.link = nullptr;
+        link.connection = nullptr;
+        connection.binding = false;
+        if (!connection.inbound) end_connection(connection, 0);
+      }
+      lose(link, ETIMEDOUT, false);
+    } else if (link.connection != nullptr && link.connection->binding && now - link.connection->since > kBindPatience) {
+      link.crossings = kMostCrossings;
+      end_connection(*link.connection, ETIMEDOUT);
+    } else if (link.retry_at != 0 && now >= link.retry_at) {
+      begin(link);
+    }
+    if (attempting_.size() == before) ++i;
+  }
+}
+
+void TcpRail::lose(Link& link, int error, bool refused) {
+  std::erase(attempting_, &link);
+  if (link.state == Link::State::lost || link.state == Link::State::free) return;
+  link.state = Link::State::lost;
+  link.refused = refused;
+  pending_.push_lost(link.remote, error, refused);
+}
+
+void TcpRail::return_contexts(Link& link) {
+  while (PostContext* const context = link.in_flight.take()) {
+    Event event;
+    event.kind = Event::Kind::failed;
+    event.context = context;
+    event.error = ECANCELED;
+    pending_.push(event);
+  }
+  link.messages.clear();
+  link.bulk.clear();
+  link.written.clear();
+  link.reading.clear();
+  link.messages_out = link.data_out = 0;
+}
+
+void TcpRail::disconnect(RemoteId remote) {
+  Link* const link = find_link(remote);
+  if (link == nullptr) return;
+  std::erase(attempting_, link);
+  if (Connection* const connection = std::exchange(link->connection, nullptr)) {
+    const bool quiet = link->messages_out == 0 && link->data_out == 0 && !connection->binding;
+    connection->link = nullptr;
+    if (connection->standing() && connection->inbound && quiet) {
+      // The peer's link goes on.
+      Frame unbind;
+      unbind.kind = FrameKind::unbind;
+      connection->control.push_back(unbind);
+      mark_dirty(*connection);
+    } else if (connection->standing()) {
+      close_in_order(*connection);
+    } else {
+      end_connection(*connection, 0);
+    }
+  }
+  if (!stopped_) return_contexts(*link);
+  pending_.forget_lost(remote);
+  link->state = Link::State::free;
+  free_links_.push_back(remote);
+}
+
+}  // namespace railyard::fabric::tcp

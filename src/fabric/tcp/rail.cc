@@ -1,0 +1,212 @@
+/// Set-up of a tcp rail, its registrations, and its end.
+#include "fabric/tcp/rail.hpp"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "base/entropy.hpp"
+#include "base/log.hpp"
+#include "fabric/tcp/driver.hpp"
+#include "fabric/tcp/poll_set.hpp"
+#include "fabric/tcp/socket.hpp"
+
+namespace railyard::fabric {
+
+namespace tcp {
+
+namespace {
+
+constexpr int kBacklog = 4096;
+/// Bytes that the kernel may take ahead of the wire: about a millisecond of it.
+constexpr double kUnsentSeconds = 1e-3;
+constexpr std::uint32_t kLeastUnsent = 128U << 10U;
+constexpr std::uint32_t kMostUnsent = 2U << 20U;
+
+}  // namespace
+
+std::int64_t now_ns() { return SteadyClock().now(); }
+
+Result<std::unique_ptr<Rail>> TcpRail::open(const RailOffer& offer, const Interface& interface,
+                                            const Settings& settings) {
+  std::unique_ptr<TcpRail> rail(new TcpRail);
+  rail->interface_ = interface;
+  rail->name_ = fmt::format("tcp {} {}", interface.device, interface.address.text());
+  rail->fabric_ = offer.fabric;
+  Capabilities& can = rail->capabilities_;
+  can.driver = can.provider = "tcp";
+  can.delivery_complete = true;
+  can.chains_posts = true;
+  can.max_message = kMostMessageBytes;
+  can.max_write = kMostWriteBytes;
+  can.depth = kDepth;
+  can.line_rate = offer.line_rate;
+  can.fencing = Fencing::exact;
+  const double unsent = offer.line_rate * kUnsentSeconds;
+  rail->unsent_ =
+      unsent == 0 ? kMostUnsent : static_cast<std::uint32_t>(std::clamp<double>(unsent, kLeastUnsent, kMostUnsent));
+  if (auto opened = rail->open_parts(settings); !opened) return std::move(opened.error());
+  return std::unique_ptr<Rail>(std::move(rail));
+}
+
+Error TcpRail::set_up_error(const char* step) const {
+  return Error(Status::io, fmt::format("{}: could not {}: {}. `railyard info` lists other rails; RAILYARD_INTERFACES "
+                                       "chooses among them",
+                                       name_, step, std::strerror(errno)));
+}
+
+Result<void> TcpRail::open_parts(const Settings& settings) {
+  if (auto filled = fill_random(own_.name); !filled) return filled;
+  if (auto filled = fill_random(own_.secret); !filled) return filled;
+  const auto key = std::as_bytes(std::span(settings.job_key));
+  job_key_.assign(key.begin(), key.end());
+  admission_key_ = admission_key(own_.secret, job_key_);
+  staging_ = std::make_unique<std::byte[]>(kStaging);
+
+  epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  door_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_ || !door_) return set_up_error("make an epoll set");
+  listener_ = open_socket(interface_.address);
+  if (!listener_) return set_up_error("open a listening socket");
+  bound_ = !interface_.loopback && bind_to_device(listener_.get(), interface_.device);
+  if (!interface_.loopback && !bound_)
+    log_info("{}: its sockets cannot be bound to the device ({}): the kernel's routes are asked instead", name_,
+             std::strerror(errno));
+  own_.endpoint = interface_.address;
+  if (::bind(listener_.get(), own_.endpoint.get(), own_.endpoint.length) != 0) return set_up_error("bind its address");
+  if (::listen(listener_.get(), kBacklog) != 0) return set_up_error("listen");
+  if (::getsockname(listener_.get(), own_.endpoint.get(), &own_.endpoint.length) != 0)
+    return set_up_error("get its port");
+  if (!watch_fd(door_.get(), listener_.get(), EPOLLIN, kListenerMark) ||
+      !watch_fd(epoll_.get(), door_.get(), EPOLLIN | EPOLLET, kDoorMark))
+    return set_up_error("watch the listening socket");
+  if (interface_.loopback) return {};
+  if (auto watch = LinkWatch::open(interface_.device)) {
+    watch_ = std::move(*watch);
+    (void)watch_fd(epoll_.get(), watch_->descriptor(), EPOLLIN | EPOLLET, kInterfaceMark);
+  } else {
+    log_warn("{}: {}; a dead interface is found by its silence", name_, watch.error().text());
+  }
+  return {};
+}
+
+TcpRail::~TcpRail() { TcpRail::stop(); }
+
+void TcpRail::stop() {
+  if (stopped_) return;
+  for (auto& connection : connections_) {
+    if (connection->phase == Connection::Phase::closed) continue;
+    // What is posted leaves; unread input would make the kernel reset the connection, and the peer lose our last word.
+    if (connection->standing() && connection->dirty) flush(*connection);
+    throw_away_input(*connection);
+  }
+  stopped_ = true;
+  for (auto& link : links_) link->connection = nullptr;
+  regions_.clear();
+  receives_.clear();
+  active_.clear();
+  dirty_.clear();
+  owing_.clear();
+  stalled_.clear();
+  attempting_.clear();
+  connections_.clear();
+  unproven_.clear();
+  listener_.reset();
+  watch_.reset();
+  pending_.clear();
+}
+
+Result<void> TcpRail::refuse_if_stopped() const {
+  if (stopped_) return Error(Status::rail_failed, fmt::format("{} is stopped", name_));
+  return {};
+}
+
+Result<Registration> TcpRail::register_memory(std::span<std::byte> memory, Access access) {
+  if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
+  Registration registration;
+  // The kernel reads sources and fills destinations of our own: only what peers may name needs an entry.
+  if (!access.remote) return registration;
+  do {
+    if (auto filled = fill_random(std::as_writable_bytes(std::span(&registration.key, 1))); !filled)
+      return std::move(filled.error());
+  } while (registration.key == 0 || regions_.contains(registration.key));
+  regions_[registration.key] = {memory.data(), memory.size()};
+  return registration;
+}
+
+/// Nothing lands but what we read from a socket ourselves: the key goes, and whoever is in the middle of it is
+/// diverted.
+void TcpRail::revoke(const Registration& registration) {
+  if (registration.key == 0 || regions_.erase(registration.key) == 0) return;
+  for (auto& connection : connections_) {
+    if (connection->left != 0 && connection->frame.kind == FrameKind::write &&
+        connection->frame.key == registration.key && connection->to != nullptr) {
+      connection->to = nullptr;
+      connection->refusing = connection->frame.number;
+    }
+    for (ServedRead& read : connection->served) read.refused |= read.key == registration.key;
+    // Frames that go out already take what they promised along, read before this returns.
+    for (std::size_t i = connection->out_head; i < connection->out.size(); ++i) {
+      OutgoingFrame& frame = connection->out[i];
+      if (frame.key != registration.key || frame.bytes == 0) continue;
+      frame.payload = connection->copies.emplace_back(frame.payload, frame.payload + frame.bytes).data();
+      frame.key = 0;
+    }
+  }
+}
+
+Liveness TcpRail::liveness(RemoteId remote) {
+  const Link* const link = find_link(remote);
+  if (link == nullptr) return Liveness::unknown;
+  if (link->state == Link::State::lost) return link->refused ? Liveness::gone : Liveness::unknown;
+  if (link->connection == nullptr || !link->connection->socket) return Liveness::unknown;
+  return answered_lately(link->connection->socket.get()) ? Liveness::alive : Liveness::unknown;
+}
+
+void TcpRail::look_at_interface() {
+  const auto usable = watch_ ? watch_->changed() : std::nullopt;
+  if (!usable) return;
+  Event event;
+  event.kind = *usable ? Event::Kind::rail_up : Event::Kind::rail_down;
+  pending_.push(event);
+}
+
+Post TcpRail::fail(const char* operation, int error) {
+  failed_operation_ = operation;
+  failed_error_ = error;
+  return Post::failed;
+}
+
+std::string TcpRail::describe_error(int error) const {
+  switch (error) {
+    case kPeerClosed:
+      return "the peer closed the connection";
+    case kNoSuchRegion:
+      return "the target has no such memory: its key was revoked, or the range is outside of it";
+    case kBadFrame:
+      return "the peer sent a malformed frame";
+    case kNotThePeer:
+      return "another process listens there, or its job key is another";
+    case kOtherDevice:
+      return fmt::format("the route leaves by another NIC than {}", interface_.device);
+    default:
+      return std::strerror(error);
+  }
+}
+
+std::string TcpRail::failure() const {
+  return fmt::format("{}: {} failed: {}", name_, failed_operation_, describe_error(failed_error_));
+}
+
+}  // namespace tcp
+
+Result<std::unique_ptr<Rail>> open_tcp(const RailOffer& offer, const Settings& settings) {
+  const auto* const interface = static_cast<const tcp::Interface*>(offer.driver_data.get());
+  if (interface == nullptr) return Error(Status::invalid, "this rail offer does not come from the tcp driver");
+  return tcp::TcpRail::open(offer, *interface, settings);
+}
+
+}  // namespace railyard::fabric

@@ -1,0 +1,239 @@
+/// A rail over TCP sockets of one network interface. docs/tcp.md tells the whole story.
+///
+/// Links have one direction, connections have two. A link of ours and the peer's link back over the same two rails
+/// (LinkTag::facing) share one connection, in which messages and data of both travel as frames; a link that faces
+/// nobody has one to itself. Whoever closes a connection ends both links.
+///
+/// Everything happens inside `poll` and `ring`: nothing blocks, there is no thread. Connections that had traffic lately
+/// are read from directly; the others, and whatever seldom happens, are found through epoll.
+#pragma once
+
+#include <map>
+#include <unordered_map>
+
+#include "fabric/link_watch.hpp"
+#include "fabric/pending.hpp"
+#include "fabric/tcp/connection.hpp"
+#include "fabric/tcp/interface.hpp"
+
+namespace railyard::fabric::tcp {
+
+/// Why a link was lost or an operation failed, beyond what errno says.
+enum Fault : int {
+  kPeerClosed = 1000,  ///< the peer ended the connection
+  kNoSuchRegion,       ///< the target has no such key or range
+  kBadFrame,           ///< the peer sent what this library would not
+  kNotThePeer,         ///< somebody else listens there
+  kOtherDevice,        ///< bytes would travel by another NIC than the rail's
+};
+
+class TcpRail final : public Rail {
+ public:
+  static Result<std::unique_ptr<Rail>> open(const RailOffer& offer, const Interface& interface,
+                                            const Settings& settings);
+  ~TcpRail() override;
+  TcpRail(const TcpRail&) = delete;
+  TcpRail& operator=(const TcpRail&) = delete;
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+  std::string name() const override { return name_; }
+  std::string fabric() const override { return fabric_; }
+  std::vector<std::byte> address() const override { return own_.pack(); }
+  Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
+  void disconnect(RemoteId remote) override;
+  bool fence(LinkTag tag) override;
+  void forget(LinkId link) override { epochs_.erase(link); }
+
+  Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
+  void revoke(const Registration& registration) override;
+
+  Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
+  Post receive(LocalPiece buffer, PostContext* context) override;
+  Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;
+  Post read(RemotePiece from, LocalPiece to, PostContext* context) override;
+  void ring() override;
+  std::size_t poll(std::span<Event> events) override;
+  int descriptor() const override { return epoll_.get(); }
+  bool arm() override;
+  Liveness liveness(RemoteId remote) override;
+  void stop() override;
+
+  std::string describe_error(int error) const override;
+  std::string failure() const override;
+
+ private:
+  static constexpr std::size_t kDepth = 1024;
+  static constexpr unsigned kEpollEvery = 16;    ///< passes between two looks at epoll while connections are active
+  static constexpr unsigned kHeat = 1024;        ///< idle passes after which a connection is left to epoll
+  static constexpr std::size_t kMostActive = 8;  ///< with more, epoll says which of them to read from
+  static constexpr std::size_t kStaging = std::size_t{64} << 10U;
+  static constexpr std::size_t kMostUnproven = 32;
+
+  struct Region {
+    std::byte* base = nullptr;
+    std::size_t bytes = 0;
+  };
+  /// What is known of a peer's link over all its epochs.
+  struct Epochs {
+    std::uint32_t newest = 0;
+    std::optional<std::uint32_t> fenced;  ///< up to this one they are shut out
+    std::uint64_t fence_mark = 0;         ///< the events that came before the fence
+  };
+  /// A connection that was accepted and has proven nothing yet.
+  struct Unproven {
+    Fd socket;
+    bool greeted = false;  ///< its HELLO was right: it waits for the PROOF
+    std::array<std::byte, kMostHandshakeBytes> in{};
+    std::size_t have = 0;
+    Transcript transcript;
+    std::int64_t since = 0;
+  };
+
+  TcpRail() = default;
+  Result<void> open_parts(const Settings& settings);
+  Error set_up_error(const char* step) const;
+  Result<void> refuse_if_stopped() const;
+  Post fail(const char* operation, int error);
+  Post refuse_post(const char* operation, RemoteId remote);
+
+  // links.cc: what this rail connects to
+  Link* find_link(RemoteId remote) {
+    return remote < links_.size() && links_[remote]->state != Link::State::free ? links_[remote].get() : nullptr;
+  }
+  Link& take_slot();
+  /// Binds to the connection of the facing link where there is one, else dials.
+  void begin(Link& link);
+  bool bind_to_facing(Link& link);
+  void dial(Link& link);
+  /// An attempt met nobody who would hear it: it is made again in a while.
+  void try_again(Link& link);
+  void look_at_attempts();
+  void dialed(Connection& connection);
+  void read_handshake(Connection& connection);
+  void take_verdict(Connection& connection);
+  void link_stands(Link& link, Connection& connection);
+  void lose(Link& link, int error, bool refused);
+  void stop_waiting(Link& link);
+  void return_contexts(Link& link);
+  bool leaves_by_own_device(const Endpoint& target);
+
+  // connections.cc
+  Connection& add_connection(Fd socket, Connection::Phase phase);
+  /// What it carried is over. `error`: why our link is lost.
+  void end_connection(Connection& connection, int error, bool report = true);
+  /// Says the end in good order: what was sent before arrives.
+  void close_in_order(Connection& connection);
+  void let_go_of_receive(Connection& connection);
+  void sweep();
+  void activate(Connection& connection);
+  void look_at_epoll();
+
+  // admission.cc: who may become an inbound connection
+  void look_at_door();
+  void accept_some();
+  void read_unproven(Unproven& one);
+  void drop(Unproven& one);
+  Unproven& slot_for_unproven();
+  Verdict judge(const Hello& hello);
+  void admit(Unproven& one);
+
+  // inbound.cc: what peers' links may do
+  bool welcome(const LinkTag& tag) const;
+  void seat_inbound(Connection& connection, const LinkTag& tag);
+  void close_inbound(const LinkId& id, std::uint32_t epoch, bool report);
+  void take_bind(Connection& connection, const LinkTag& tag);
+  void take_bound(Connection& connection, bool refused);
+  void take_unbind(Connection& connection);
+
+  // transmit.cc
+  void mark_dirty(Connection& connection) {
+    if (connection.dirty) return;
+    connection.dirty = true;
+    dirty_.push_back(&connection);
+  }
+  void flush(Connection& connection);
+  void flush_dirty();
+  void flush_owing();
+  void fill(Connection& connection);
+  bool fill_from_queues(Connection& connection);
+  void add_frame(Connection& connection, const Frame& frame, const std::byte* payload, PostContext* context,
+                 std::uint64_t key = 0);
+  void add_message(Connection& connection, Link& link);
+  void add_write(Connection& connection, Link& link);
+  void add_read_data(Connection& connection);
+  void sent_bytes(Connection& connection, std::size_t bytes);
+  void frame_sent(Connection& connection, const OutgoingFrame& frame);
+  void unreadable_source(Connection& connection);
+
+  // receive.cc
+  bool read_from(Connection& connection, std::size_t room);
+  void throw_away_input(Connection& connection);
+  void parse(Connection& connection, std::span<const std::byte> bytes);
+  /// False: no more can be done with this connection for now.
+  bool begin_frame(Connection& connection);
+  bool begin_write(Connection& connection);
+  bool begin_read_data(Connection& connection);
+  void finish_frame(Connection& connection);
+  void finish_write(Connection& connection);
+  void serve_read(Connection& connection);
+  void take_acknowledgement(Connection& connection);
+  void take_refusal(Connection& connection);
+  void resume_stalled();
+  const Region* find_region(std::uint64_t key, std::uint64_t offset, std::uint64_t bytes) const;
+
+  // datapath.cc
+  void post(Link& link, PostContext* context, bool message);
+  void give_back(PostContext* context, Event::Kind kind, std::size_t bytes);
+  void fail_operation(PostContext* context, int error, Blame blame);
+  void look(std::size_t room);
+  bool read_active(std::size_t room);
+  void look_at_interface();
+
+  Capabilities capabilities_;
+  std::string name_;
+  std::string fabric_;
+  Interface interface_;
+  bool bound_ = false;  ///< the kernel holds its sockets to the device
+  RailAddress own_;
+  std::vector<std::byte> job_key_;
+  Secret admission_key_{};
+  std::uint32_t unsent_ = 0;
+  bool stopped_ = false;
+  unsigned turn_ = 0;
+  const char* failed_operation_ = "";
+  int failed_error_ = 0;
+
+  Fd epoll_;
+  Fd door_;  ///< an epoll set of the listener and of the unproven
+  Fd listener_;
+  std::optional<LinkWatch> watch_;
+  std::unique_ptr<std::byte[]> staging_;
+
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<RemoteId> free_links_;
+  std::vector<Link*> attempting_;  ///< links that do not stand yet
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::vector<Connection*> active_;
+  std::vector<Connection*> dirty_;
+  std::vector<Connection*> owing_;
+  std::vector<Connection*> stalled_;
+  std::size_t blocked_ = 0;
+  std::size_t lingering_ = 0;
+  bool sweeps_ = false;  ///< some connection is closed and can go
+
+  std::vector<std::unique_ptr<Unproven>> unproven_;
+  bool door_waits_ = false;         ///< there is, or may be, somebody at the door
+  std::int64_t door_opens_at_ = 0;  ///< not looked at before: those without the secret get a small share of the time
+  std::int64_t wasted_ = 0;         ///< nanoseconds spent on them since somebody had it
+
+  std::map<LinkId, Epochs> epochs_;
+  std::unordered_map<std::uint64_t, Region> regions_;
+  PostQueue receives_;
+  std::size_t receive_count_ = 0;
+  PendingEvents pending_;
+};
+
+/// The machine's monotonic clock, in nanoseconds.
+std::int64_t now_ns();
+
+}  // namespace railyard::fabric::tcp

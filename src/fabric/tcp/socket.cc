@@ -1,0 +1,107 @@
+#include "fabric/tcp/socket.hpp"
+
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <netinet/tcp.h>
+
+#include <array>
+#include <cstring>
+
+namespace railyard::fabric::tcp {
+
+namespace {
+
+constexpr int kKeepAliveSeconds = 1;
+constexpr int kKeepAliveProbes = 30;         ///< as long as a peer is given before it is lost
+constexpr std::uint32_t kRecentlyMs = 3000;  ///< a keep-alive and two more may get lost
+
+void set_option(int socket, int level, int name, int value) {
+  // Each of them makes things better; none is needed for them to be right.
+  (void)::setsockopt(socket, level, name, &value, sizeof value);
+}
+
+/// A question to rtnetlink, put together in place.
+struct RouteRequest {
+  alignas(nlmsghdr) std::array<char, 256> bytes{};
+  std::size_t length = NLMSG_LENGTH(sizeof(rtmsg));
+
+  nlmsghdr& header() { return *reinterpret_cast<nlmsghdr*>(bytes.data()); }
+  rtmsg& message() { return *reinterpret_cast<rtmsg*>(bytes.data() + NLMSG_HDRLEN); }
+  void add(unsigned short type, const void* data, std::size_t count) {
+    rtattr attribute{};
+    attribute.rta_type = type;
+    attribute.rta_len = static_cast<unsigned short>(RTA_LENGTH(count));
+    std::memcpy(bytes.data() + length, &attribute, sizeof attribute);
+    std::memcpy(bytes.data() + length + RTA_LENGTH(0), data, count);
+    length += RTA_ALIGN(attribute.rta_len);
+  }
+};
+
+void add_address(RouteRequest& request, unsigned short type, const Endpoint& endpoint) {
+  if (endpoint.family() == AF_INET6)
+    request.add(type, &reinterpret_cast<const sockaddr_in6*>(endpoint.get())->sin6_addr, sizeof(in6_addr));
+  else
+    request.add(type, &reinterpret_cast<const sockaddr_in*>(endpoint.get())->sin_addr, sizeof(in_addr));
+}
+
+}  // namespace
+
+Fd open_socket(const Endpoint& address) {
+  return Fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+}
+
+void tune(int socket, std::uint32_t unsent) {
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent));
+  // No TCP_USER_TIMEOUT: it would also end the connection to a process that is alive but does not read for so long.
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kKeepAliveSeconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveSeconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
+}
+
+bool bind_to_device(int socket, const std::string& device) {
+  return ::setsockopt(socket, SOL_SOCKET, SO_BINDTODEVICE, device.c_str(), static_cast<socklen_t>(device.size() + 1)) ==
+         0;
+}
+
+std::optional<std::string> device_of_route(const Endpoint& source, const Endpoint& target) {
+  const Fd netlink(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  if (!netlink) return std::nullopt;
+  RouteRequest request;
+  request.header().nlmsg_type = RTM_GETROUTE;
+  request.header().nlmsg_flags = NLM_F_REQUEST;
+  request.message().rtm_family = static_cast<unsigned char>(target.family());
+  const auto bits = static_cast<unsigned char>(target.family() == AF_INET6 ? 128 : 32);
+  request.message().rtm_dst_len = request.message().rtm_src_len = bits;
+  add_address(request, RTA_DST, target);
+  add_address(request, RTA_SRC, source);
+  request.header().nlmsg_len = static_cast<std::uint32_t>(request.length);
+  if (::send(netlink.get(), request.bytes.data(), request.length, 0) < 0) return std::nullopt;
+  alignas(nlmsghdr) std::array<char, 4096> answer{};
+  const ssize_t bytes = ::recv(netlink.get(), answer.data(), answer.size(), 0);
+  const auto* const header = reinterpret_cast<const nlmsghdr*>(answer.data());
+  if (bytes < 0 || !NLMSG_OK(header, static_cast<std::size_t>(bytes)) || header->nlmsg_type != RTM_NEWROUTE)
+    return std::nullopt;
+  const auto* const route = static_cast<const rtmsg*>(NLMSG_DATA(header));
+  int rest = static_cast<int>(header->nlmsg_len - NLMSG_LENGTH(sizeof(rtmsg)));
+  for (const rtattr* attribute = RTM_RTA(route); RTA_OK(attribute, rest); attribute = RTA_NEXT(attribute, rest)) {
+    if (attribute->rta_type != RTA_OIF || RTA_PAYLOAD(attribute) < sizeof(unsigned)) continue;
+    unsigned index = 0;
+    std::memcpy(&index, RTA_DATA(attribute), sizeof index);
+    std::array<char, IF_NAMESIZE> name{};
+    if (::if_indextoname(index, name.data()) != nullptr) return std::string(name.data());
+  }
+  return std::nullopt;
+}
+
+bool answered_lately(int socket) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  return info.tcpi_state == TCP_ESTABLISHED &&
+         (info.tcpi_last_ack_recv < kRecentlyMs || info.tcpi_last_data_recv < kRecentlyMs);
+}
+
+}  // namespace railyard::fabric::tcp
