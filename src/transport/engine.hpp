@@ -210,9 +210,7 @@ class Engine {
   // ---- Without the baton ----
 
   /// Whether a slot was ever given out under that number.
-  bool slot_known(const Ticket& ticket) const {
-    return ticket.slot - 1 < kSlots && ticket.number <= slots_.generation(ticket.slot - 1);
-  }
+  bool slot_known(const Ticket& ticket) const { return ticket.slot - 1 < kSlots && slots_.given(ticket.number); }
   bool slot_done(const Ticket& ticket) const { return slots_.done(ticket.slot - 1, ticket.number); }
   /// How an operation out of sequence that is done has failed; nothing: it has not.
   std::optional<Failure> slot_failure(const Ticket& ticket) const { return slots_.failures().find(ticket.number); }
