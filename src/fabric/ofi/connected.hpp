@@ -36,6 +36,7 @@ class ConnectedRail final : public OfiRail {
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
   void forget(LinkName link) override { lives_.erase(link); }
+  Liveness liveness(RemoteId remote) override;
 
   Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
   Post receive(LocalPiece buffer, PostContext* context) override;

@@ -170,7 +170,16 @@ void ShmRail::lose(RemoteId remote, int error, bool refused) {
   event.remote = remote;
   event.error = error;
   event.refused = refused;
+  event.unwanted = error == kLifeRefused;
   tell(event);
+}
+
+/// The owner of an object holds a lock on it as long as its process lives, whatever that does.
+Liveness ShmRail::liveness(RemoteId remote) {
+  if (stopped_ || !known(remote)) return Liveness::unknown;
+  const Peer* const peer = links_[remote]->peer;
+  if (peer == nullptr || peer->out == nullptr) return Liveness::unknown;
+  return peer->out->peer().alive() ? Liveness::alive : Liveness::gone;
 }
 
 void ShmRail::lose_links_to(const Peer& peer, int error) {

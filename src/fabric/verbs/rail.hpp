@@ -45,6 +45,7 @@ class VerbsRail final : public Rail {
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
   void forget(LinkName link) override { lives_.erase(link); }
+  Liveness liveness(RemoteId remote) override;
 
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void revoke(const Registration& registration) override;
@@ -108,6 +109,11 @@ class VerbsRail final : public Rail {
     State state = State::free;
     Pair* pair = nullptr;
     LinkTag tag;
+  };
+  /// Whether the process of a silent peer lives.
+  struct Inquiry {
+    std::uint64_t name = 0;  ///< of the peer's rail
+    Knock knock;
   };
   /// What is known of a peer's link over all its lives.
   struct Lives {
@@ -257,6 +263,7 @@ class VerbsRail final : public Rail {
   std::array<std::shared_ptr<Peer>, 32> lately_;  ///< whom replies went to: letters may still be on their way out
   std::size_t next_lately_ = 0;
   std::unordered_map<LinkName, Lives, LinkNameHash> lives_;
+  std::unordered_map<RemoteId, Inquiry> inquiries_;  ///< after peers that are silent
   PendingEvents pending_;
 };
 
