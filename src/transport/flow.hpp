@@ -133,6 +133,7 @@ struct Flow {
   bool closing = false;              ///< its user is gone; waits for what the rails still hold
   bool leaving = false;              ///< the peer has said goodbye
   std::uint32_t leave_sequence = 0;  ///< all that it sent before it did
+  bool parting = false;             ///< its user's last word is said: the peer may have dropped its end
 
   // Membership in the engine's lists.
   bool in_active = false;
