@@ -97,9 +97,15 @@ int ry_world_rank(const ry_world *world);          /* -1 for NULL */
 int ry_world_size(const ry_world *world);          /* -1 for NULL */
 size_t ry_world_rail_count(const ry_world *world); /* 0 for NULL */
 
-/* Polls every rail once, applies what arrived, sends what waits. Bounded work; any thread may call it. A rank that only
- * computes must call it, or open with RAILYARD_PROGRESS=thread. */
+/* Polls every rail once, applies what arrived, sends what waits. Bounded work; any thread may call it. Waits call it by
+ * themselves, and while a rank makes no call a thread does (RAILYARD_PROGRESS). */
 void ry_world_progress(ry_world *world);
+/* For event loops: a descriptor that becomes readable when ry_world_progress may have something to do; it is the
+ * world's. Before each sleep on it: do { ry_world_progress(world); } while (!ry_world_arm(world)); */
+ry_status ry_world_descriptor(ry_world *world, int *descriptor);
+/* Not 0: nothing is to be done now, and whatever happens from now on makes the descriptor readable. 0: make progress
+ * first (or there is no descriptor yet). */
+int ry_world_arm(ry_world *world);
 /* Registers memory on every rail ahead of time. Optional: otherwise it happens on first use. */
 ry_status ry_world_remember(ry_world *world, const void *memory, size_t bytes);
 /* Drops cached registrations that overlap the memory: before it is unmapped, with no operation on it outstanding. */

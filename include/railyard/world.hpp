@@ -81,8 +81,17 @@ class World {
   const Settings& settings() const noexcept;
 
   /// Moves things on: polls every rail once, applies what arrived, sends what waits. Bounded work; any thread may call
-  /// it. Waits call it by themselves; a rank that only computes must call it, or open with RAILYARD_PROGRESS=thread.
+  /// it. Waits call it by themselves, and while a rank makes no call a thread does (RAILYARD_PROGRESS).
   void progress();
+  /// For event loops: a descriptor that becomes readable when `progress` may have something to do. It is the world's,
+  /// the same every time. Before each time that a loop sleeps on it, it arms it; `progress` takes that away again:
+  ///
+  ///     do world.progress(); while (!world.arm());
+  ///     poll(descriptor, ...);
+  Result<int> descriptor();
+  /// True: nothing is to be done now, and whatever happens from now on makes the descriptor readable. False: call
+  /// `progress` first (or there is no descriptor yet).
+  bool arm();
 
   /// Registers memory on every rail ahead of time, so that the first put or get from it does not pay for it.
   /// Optional: memory is registered on first use otherwise, and where rails pin pages (verbs) with every use. Ends with

@@ -13,6 +13,8 @@ class Clock {
   virtual std::int64_t now() const = 0;
   /// Called by a wait that found nothing to do. Real time: lets another thread have the core.
   virtual void idle() = 0;
+  /// Whether time passes while a thread sleeps in the kernel.
+  virtual bool real() const { return false; }
 
  protected:
   ~Clock() = default;
@@ -23,6 +25,7 @@ class SteadyClock final : public Clock {
  public:
   std::int64_t now() const override;
   void idle() override;
+  bool real() const override { return true; }
 };
 
 }  // namespace railyard

@@ -90,8 +90,14 @@ constexpr Descriptor kSettings[] = {
      "silence of a peer that owes an answer after which it is lost, in milliseconds", 1, UINT32_MAX},
     {"RAILYARD_THREADS", &Settings::threads, Kind::choice, "whether several threads use the library", 0, 0,
      "single multiple"},
-    {"RAILYARD_PROGRESS", &Settings::progress, Kind::choice, "who polls: the calls of the program or a thread", 0, 0,
-     "caller thread"},
+    {"RAILYARD_PROGRESS", &Settings::progress, Kind::choice,
+     "who moves things on while the program makes no call: nobody (caller) or a thread that sleeps while there is "
+     "nothing to do; auto: a thread where rails need polling and RAILYARD_THREADS is multiple",
+     0, 0, "auto caller thread"},
+    {"RAILYARD_WAIT", &Settings::wait, Kind::choice,
+     "how waits pass their time: poll without a break (spin), let others have the core (yield), or sleep in the kernel "
+     "(sleep); auto: one after the other, the longer a wait takes",
+     0, 0, "auto spin yield sleep"},
     {"RAILYARD_LOG", &Settings::log, Kind::choice, "what is written to stderr", 0, 0, "error warn info debug"},
     {"RAILYARD_BOOTSTRAP", &Settings::bootstrap, Kind::choice,
      "how ranks find each other; empty: what the environment offers", 0, 0, " tcp pmix single"},

@@ -136,6 +136,18 @@ void ry_world_progress(ry_world* world) {
   if (world != nullptr) world->world.progress();
 }
 
+ry_status ry_world_descriptor(ry_world* world, int* descriptor) {
+  if (world == nullptr || descriptor == nullptr) return fail_invalid(__func__, "an argument is NULL");
+  return guarded(__func__, [&]() -> ry_status {
+    auto opened = world->world.descriptor();
+    if (!opened) return fail(opened.error());
+    *descriptor = *opened;
+    return RY_OK;
+  });
+}
+
+int ry_world_arm(ry_world* world) { return world != nullptr && world->world.arm() ? 1 : 0; }
+
 ry_status ry_world_remember(ry_world* world, const void* memory, size_t bytes) {
   if (world == nullptr || memory == nullptr) return fail_invalid(__func__, "an argument is NULL");
   return guarded(__func__, [&]() -> ry_status {

@@ -53,6 +53,7 @@ Result<void> Context::start(ContextParts parts) {
   auto opened = transport::Engine::open(std::move(engine));
   if (!opened) return std::move(opened.error());
   engine_ = std::move(*opened);
+  engine_->set_awake([this] { return called_.load(std::memory_order_seq_cst) != nullptr; });
   return {};
 }
 
@@ -234,8 +235,10 @@ void Context::call(ChannelState& channel) {
   ChannelState* head = called_.load(std::memory_order_relaxed);
   do {
     channel.next_call = head;
-    // Release: whoever takes the list sees the link.
-  } while (!called_.compare_exchange_weak(head, &channel, std::memory_order_release, std::memory_order_relaxed));
+    // Release: whoever takes the list sees the link. Sequentially consistent: `nudge` sees who began to sleep before
+    // this, and who begins later sees this.
+  } while (!called_.compare_exchange_weak(head, &channel, std::memory_order_seq_cst, std::memory_order_relaxed));
+  engine_->nudge();
 }
 
 void Context::take_calls() {
@@ -260,6 +263,7 @@ void Context::linger(ChannelState& channel) {
   if (channel.lingers) return;
   channel.lingers = true;
   lingering_.push_back(&channel);
+  engine_->limit_sleep(kLookEvery);
 }
 
 void Context::touch_lingering() {
@@ -271,6 +275,7 @@ void Context::touch_lingering() {
     touch(*channel);
   }
   lingering_.clear();
+  engine_->limit_sleep(INT64_MAX);
 }
 
 bool Context::serve() {
@@ -292,7 +297,7 @@ bool Context::serve() {
 
 /// Whoever waits for a message has nothing under way itself: that its peer is gone would come to nobody's notice.
 void Context::ask_after_peers() {
-  if (++passes_ % kPassesPerLook != 0) return;
+  if (++passes_ % kPassesPerLook != 0 && !engine_->just_woke()) return;
   const std::int64_t now = engine_->clock().now();
   if (now - asked_at_ < kAskEvery) return;
   asked_at_ = now;

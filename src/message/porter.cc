@@ -56,6 +56,8 @@ class Porter::State {
     call_ended_.wait(lock, [this, call = call_number_] { return call_number_ != call; });
   }
 
+  int descriptor() const { return watch_->descriptor(); }
+
   bool progress() {
     if (!busy_.load(std::memory_order_relaxed)) return false;
     if (waiting_.load(std::memory_order_relaxed) > 0) return false;
@@ -179,6 +181,8 @@ Result<void> Porter::finish(Handle& handle, std::vector<std::byte> ready) {
 void Porter::abandon(Handle& handle) {
   state_->locked([&](Guests&, Callers& callers) { return callers.abandon(handle), true; });
 }
+
+int Porter::descriptor() const { return state_->descriptor(); }
 
 bool Porter::progress() { return state_->progress(); }
 

@@ -85,6 +85,9 @@ class Porter {
   /// meeting; otherwise one system call where nothing is to be done.
   bool progress();
 
+  /// Readable when `progress` has something to do, but for alarms.
+  int descriptor() const;
+
   PorterCounts counts() const;
 
  private:

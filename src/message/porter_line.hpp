@@ -41,6 +41,7 @@ class Watch {
   /// The sockets with something to do, at most `kMostEvents`.
   static constexpr int kMostEvents = 128;
   std::span<const epoll_event> poll(int timeout_ms);
+  int descriptor() const { return epoll_.get(); }
 
   /// Replaces the id's alarm; kNever: none.
   void set_alarm(std::uint64_t id, std::int64_t due_ns);

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
-#include <pthread.h>
-#include <time.h>
 
 #include <algorithm>
+#include <functional>
 #include <span>
+#include <thread>
 #include <type_traits>
 
 #include "base/entropy.hpp"
@@ -15,11 +15,8 @@
 namespace railyard {
 namespace {
 
-/// Passes that found nothing before a thread lets others have the core, and before it naps: whoever calls makes
-/// progress itself, the thread is there for when nobody does.
-constexpr std::uint32_t kSpins = 64;
-constexpr std::uint32_t kYields = 4096;
-constexpr long kNapNanoseconds = 50'000;
+/// The porter's alarms are looked at so often.
+constexpr std::int64_t kPorterEvery = 20'000'000;
 /// How long a closing station waits for the peers of channels that were closed a moment ago.
 constexpr std::int64_t kFarewell = 1'000'000'000;
 
@@ -73,8 +70,21 @@ Result<void> StationState::start() {
     contexts_.push_back(std::move(*context));
   }
   for (std::size_t i = 0; i < contexts_.size(); ++i) {
-    threads_.emplace_back([this, i] { run(*contexts_[i], i == 0); });
-    pthread_setname_np(threads_.back().native_handle(), fmt::format("railyard {}", i).c_str());
+    message::Context& context = *contexts_[i];
+    transport::ProgressThread::Options options;
+    options.name = fmt::format("railyard {}", i);
+    // One engine is there because there are few cores, or because its rails move bytes by themselves.
+    options.shares_work = contexts_.size() > 1;
+    std::function<bool()> pass = [&context] { return context.try_pass(); };
+    if (i == 0) {
+      options.descriptor = porter_->descriptor();
+      options.longest_sleep = kPorterEvery;
+      pass = [this, &context] {
+        const bool moved = context.try_pass();
+        return porter_->progress() || moved;
+      };
+    }
+    threads_.push_back(std::make_unique<transport::ProgressThread>(context.engine(), std::move(pass), options));
   }
   return {};
 }
@@ -92,25 +102,9 @@ StationState::~StationState() {
     if (waited >= kFarewell && !any([](message::Context& context) { return context.owes(); })) break;
     steady_clock().idle();
   }
-  stop_.store(true, std::memory_order_relaxed);
-  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
   porter_.reset();
   for (const auto& context : contexts_) context->close();
-}
-
-void StationState::run(message::Context& context, bool with_porter) {
-  std::uint32_t fruitless = 0;
-  while (!stop_.load(std::memory_order_relaxed)) {
-    bool moved = context.try_pass();
-    if (with_porter) moved |= porter_->progress();
-    fruitless = moved ? 0 : fruitless + 1;
-    if (fruitless > kSpins + kYields) {
-      const timespec nap{0, kNapNanoseconds};
-      nanosleep(&nap, nullptr);
-    } else if (fruitless > kSpins) {
-      steady_clock().idle();
-    }
-  }
 }
 
 // ---- Connecting ----

@@ -8,12 +8,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "message/context.hpp"
 #include "message/porter.hpp"
 #include "railyard/channel.hpp"
+#include "transport/progress_thread.hpp"
 
 namespace railyard {
 
@@ -48,7 +48,6 @@ class StationState {
   message::Context& least_used();
   Result<void> begin(Handle& handle, Attempt attempt);
   Result<std::shared_ptr<ChannelState>> conclude(Attempt& attempt, std::span<const std::byte> welcome);
-  void run(message::Context& context, bool with_porter);
 
   Settings settings_;
   std::unique_ptr<message::Porter> porter_;
@@ -56,8 +55,7 @@ class StationState {
   std::mutex mutex_;                           ///< of the attempts
   std::map<std::uint64_t, Attempt> attempts_;  ///< by the id that the porter keeps in the handle
   std::atomic<std::uint32_t> next_context_{0};
-  std::atomic<bool> stop_{false};
-  std::vector<std::thread> threads_;
+  std::vector<std::unique_ptr<transport::ProgressThread>> threads_;
 };
 
 /// Those who knock at one listener.

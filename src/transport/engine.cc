@@ -72,7 +72,8 @@ Result<void> Engine::start() {
   failover_ = settings_.failover != "off";
   deadline_floor_ = std::int64_t{settings_.ack_deadline_ms} * 1'000'000;
   peer_timeout_ = std::int64_t{settings_.peer_timeout_ms} * 1'000'000;
-  looked_at_ = clock_->now();
+  looked_at_ = moved_at_ = clock_->now();
+  wait_policy_ = wait_policy(settings_.wait);
 
   auto frames = memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock, kMostFrames);
   if (!frames) return std::move(frames.error());
@@ -300,6 +301,12 @@ bool Engine::progress() {
   if (leaving_ != 0) retire();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
   ring();
+  // The baton's holder is the only writer.
+  passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  just_woke_ = false;
+  if (happened != 0) moved_at_ = now_;
+  if (sleeping_.load(std::memory_order_relaxed) || followers_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    wake_sleepers(happened != 0);
   return happened != 0;
 }
 

@@ -1,5 +1,6 @@
 /// Engine: the transport of one process. Owns flows, links and what is under way; every guarantee of the design's
-/// section 3 lives here, once, for all drivers. It owns no thread: whoever holds the baton moves it on.
+/// section 3 lives here, once, for all drivers. It owns no thread: whoever holds the baton moves it on, and whoever has
+/// nothing to do may sleep on its rails (sleep.cc).
 ///
 /// One pass (`progress`): poll every rail (at most a batch each), apply what arrived in sequence, post what waits, send
 /// acknowledgements that found no frame to ride on, and once a millisecond look after the links (docs/failover.md).
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/fd.hpp"
 #include "base/id_table.hpp"
 #include "base/identity.hpp"
 #include "fabric/rail.hpp"
@@ -238,6 +240,8 @@ class Engine {
   static constexpr std::uint32_t kPassesPerLook = 16;
   /// Time without news before a wait lets others have the core: longer than an answer takes to come back.
   static constexpr std::int64_t kSpinNanoseconds = 100'000;
+  /// And before it sleeps in the kernel, unless the settings say otherwise.
+  static constexpr std::int64_t kYieldNanoseconds = 2'000'000;
   /// Runs passes until `done` answers true; false when `nanoseconds` have gone by first.
   template <typename Done>
   bool wait_until(Done&& done, std::int64_t nanoseconds);
@@ -247,7 +251,52 @@ class Engine {
   /// The pass that is due, if no other thread is making one. Returns whether anything happened.
   bool pass(Pace& pace);
 
+  // ---- Sleeping: sleep.cc. Without the baton ----
+
+  /// Passes that anybody has made so far.
+  std::uint64_t passes() const { return passes_.load(std::memory_order_relaxed); }
+  /// What a sleeper waits for beside the rails.
+  struct SleepOn {
+    int descriptor = -1;
+    std::function<bool()> awake = {};        ///< asked once peers and callers would wake it: true: it does not sleep
+    std::int64_t longest_blind = 2'000'000;  ///< between two polls of rails that wake nobody, nothing under way
+  };
+  enum class Slept : std::uint8_t {
+    yes,         ///< something happened, or the time is over
+    others_are,  ///< another thread makes passes or sleeps on the rails itself
+    poll_first,  ///< a rail has something to do
+  };
+  /// Sleeps until a rail or a caller has something to do, a link must be looked after, or the time is over. `seen`: the
+  /// passes that the caller knows of; more: others are at it. `insist`: a rail that must be polled is polled a little
+  /// later.
+  Slept sleep(std::int64_t nanoseconds, std::uint64_t seen, bool insist, const SleepOn& also);
+  /// Sleeps until another thread's pass has brought something, or the time is over.
+  void follow(std::int64_t nanoseconds);
+  /// Wakes whoever sleeps on the rails.
+  void nudge() {
+    // Pairs with `sleep`, which says that it sleeps and then looks for what came before this.
+    if (sleeping_.load(std::memory_order_seq_cst) && sleeping_.exchange(false)) ring_bell();
+  }
+  /// A thread sleeps on the rails: it moves things on when it wakes.
+  bool attended() const { return led_.load(std::memory_order_relaxed); }
+  /// With the baton held: whoever sleeps wakes after so long at most. For users of the engine with clocks of their own.
+  void limit_sleep(std::int64_t nanoseconds) { sleep_limit_ = nanoseconds; }
+  /// With the baton held: what `SleepOn::awake` is for one sleeper, for all.
+  void set_awake(std::function<bool()> awake) { awake_ = std::move(awake); }
+  /// With the baton held: this is the first pass after a sleep.
+  bool just_woke() const { return just_woke_; }
+
+  /// For a caller who sleeps elsewhere on what `watch_descriptors` names, put together in `outside`: the same as
+  /// `sleep`, in two parts, each with the baton held. Whoever sleeps on the rails leaves it to the caller.
+  Slept begin_sleep(bool insist, std::int64_t& nanoseconds, int outside);
+  void end_sleep();
+  /// What becomes readable then: the rails' own, and the one that callers ring.
+  Result<std::vector<int>> watch_descriptors();
+  /// Such a caller was called, and has not come yet.
+  bool outside_is_late() const;
+
  private:
+  enum class WaitPolicy : std::uint8_t { automatic, spin, yield, sleep };
   struct LinkRef {
     Route* route = nullptr;
     std::uint16_t index = 0;
@@ -284,6 +333,20 @@ class Engine {
   /// Polls every rail once, at most a batch each; returns how much had happened.
   std::size_t poll_rails();
   void note_backpressure() { ++counts_.backpressure; }
+
+  // sleep.cc
+  /// What a wait without news for `idle` does. `insist`: its own, between two calls. True: it has slept.
+  bool rest(std::int64_t idle, std::int64_t left, bool& insist);
+  /// The same where memory changes without the engine: nobody would wake it.
+  bool rest_beside_memory(std::int64_t idle, std::int64_t left);
+  bool stays_awake(std::int64_t idle);
+  Slept lead(bool insist, std::int64_t& nanoseconds, int outside, std::int64_t longest_blind);
+  std::int64_t next_look() const;
+  std::int64_t blind_nap(std::int64_t longest) const;
+  Result<void> open_bell();
+  void ring_bell();
+  void wake_sleepers(bool news);
+  static WaitPolicy wait_policy(const std::string& word);
 
   // submit.cc
   Operation* open_frame(Flow& flow, std::size_t bytes);
@@ -515,6 +578,21 @@ class Engine {
   std::atomic<bool> any_failed_{false};
   std::atomic<int> last_lost_{-1};
   WorldStatistics counts_;
+
+  // Sleeping.
+  WaitPolicy wait_policy_ = WaitPolicy::automatic;
+  std::atomic<std::uint64_t> passes_{0};
+  std::int64_t moved_at_ = 0;          ///< the last pass in which something happened
+  std::atomic<bool> led_{false};       ///< somebody sleeps on the rails
+  std::atomic<bool> sleeping_{false};  ///< and nobody has woken it yet
+  std::atomic<std::uint32_t> followers_{0};
+  std::atomic<std::uint32_t> news_{0};  ///< what followers sleep on
+  std::uint64_t leaders_ = 0;           ///< so many have slept on the rails: the last one's number
+  std::atomic<int> outside_{-1};        ///< where the leader sleeps if not in `sleep`
+  bool just_woke_ = false;
+  std::int64_t sleep_limit_ = INT64_MAX;
+  std::function<bool()> awake_;
+  Fd bell_;
 };
 
 template <typename Done>
@@ -523,6 +601,7 @@ bool Engine::wait_until(Done&& done, std::int64_t nanoseconds) {
   const std::int64_t start = clock_->now();
   std::int64_t news = start;
   bool moved = false;
+  bool insist = false;
   for (std::uint32_t pass = 1;; ++pass) {
     if (baton_.try_take()) {
       moved |= progress();
@@ -534,7 +613,9 @@ bool Engine::wait_until(Done&& done, std::int64_t nanoseconds) {
     const std::int64_t now = clock_->now();
     if (now - start >= nanoseconds) return false;
     if (std::exchange(moved, false)) news = now;
-    if (now - news >= kSpinNanoseconds) clock_->idle();
+    if (now - news < kSpinNanoseconds) continue;
+    // One pass between two sleeps.
+    if (rest(now - news, nanoseconds - (now - start), insist)) pass = kPassesPerLook - 1;
   }
 }
 
@@ -543,8 +624,9 @@ bool Engine::wait_for_word(Done&& done, std::int64_t nanoseconds, Pace& pace) {
   // Time counts from the first pass: most waits are over before it.
   std::int64_t start = -1;
   std::int64_t news = 0;
+  bool rested = false;
   for (;;) {
-    while (!pace.spend(1)) {
+    while (!rested && !pace.spend(1)) {
       if (done()) return true;
       __builtin_ia32_pause();
     }
@@ -554,7 +636,7 @@ bool Engine::wait_for_word(Done&& done, std::int64_t nanoseconds, Pace& pace) {
     if (start < 0) start = news = now;
     if (now - start >= nanoseconds) return false;
     if (moved) news = now;
-    if (now - news >= kSpinNanoseconds) clock_->idle();
+    rested = now - news >= kSpinNanoseconds && rest_beside_memory(now - news, nanoseconds - (now - start));
   }
 }
 

@@ -38,6 +38,7 @@ void Engine::watch(Route& route) {
     if (!link.health.stood) link.health.since = beat_;
   }
   watched_.push_back(&route);
+  nudge();  // who sleeps would look after the links too late
 }
 
 bool Engine::at_rest(const Flow& flow) const {

@@ -1,6 +1,12 @@
 #include "railyard/world.hpp"
 
 #include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "base/log.hpp"
 #include "bootstrap/open.hpp"
@@ -10,26 +16,70 @@
 namespace railyard {
 
 WorldState::~WorldState() {
-  stop_.store(true, std::memory_order_relaxed);
-  if (mover_.joinable()) mover_.join();
+  progress_thread_.reset();
   engine.reset();  // before the clock and the directory it uses
 }
 
-void WorldState::move_until(const std::atomic<bool>& over) {
-  std::uint32_t fruitless = 0;
-  while (!over.load(std::memory_order_relaxed)) {
-    bool moved = false;
-    if (engine->baton().try_take()) {
-      moved = engine->progress();
-      engine->baton().give();
-    }
-    fruitless = moved ? 0 : fruitless + 1;
-    if (fruitless > 64) engine->clock().idle();
-  }
+void WorldState::start_progress_thread() {
+  const Settings& settings = engine->settings();
+  const bool polled = std::ranges::any_of(
+      engine->rails(), [](const fabric::Rail* rail) { return !rail->capabilities().progresses_alone; });
+  const bool by_itself = settings.progress == "auto" && settings.threads != "single" && polled;
+  if (settings.progress != "thread" && !by_itself) return;
+  progress_thread_ = std::make_unique<transport::ProgressThread>(*engine, transport::plain_pass(*engine),
+                                                                 transport::ProgressThread::Options{});
 }
 
-void WorldState::start_progress_thread() {
-  mover_ = std::thread([this] { move_until(stop_); });
+// ---- Event loops ----
+
+Result<int> WorldState::descriptor() {
+  if (readable_) return readable_.get();
+  const auto system_error = [](const char* call) {
+    return Error(Status::io, fmt::format("{}: {}", call, std::strerror(errno)), {.operation = "descriptor"});
+  };
+  Fd set(::epoll_create1(EPOLL_CLOEXEC));
+  if (!set) return system_error("epoll_create1");
+  Fd alarm(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!alarm) return system_error("timerfd_create");
+  auto watched = engine->watch_descriptors();
+  if (!watched) return std::move(watched.error());
+  watched->push_back(alarm.get());
+  for (const int each : *watched) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = each;
+    if (::epoll_ctl(set.get(), EPOLL_CTL_ADD, each, &event) != 0) return system_error("epoll_ctl");
+  }
+  alarm_ = std::move(alarm);
+  readable_ = std::move(set);
+  return readable_.get();
+}
+
+bool WorldState::arm() {
+  const transport::BatonHold hold(engine->baton());
+  if (!readable_) return false;
+  if (std::exchange(armed_, false)) engine->end_sleep();
+  std::int64_t nanoseconds = INT64_MAX;
+  armed_ = engine->begin_sleep(refused_, nanoseconds, readable_.get()) == transport::Engine::Slept::yes;
+  refused_ = !armed_;
+  if (!armed_) return false;
+  itimerspec due{};
+  due.it_value.tv_sec = nanoseconds / 1'000'000'000;
+  due.it_value.tv_nsec = std::max<long>(1, nanoseconds % 1'000'000'000);
+  ::timerfd_settime(alarm_.get(), 0, &due, nullptr);
+  return true;
+}
+
+void WorldState::progress() {
+  if (!engine->baton().try_take()) return;  // whoever has it is making progress
+  if (armed_) {
+    armed_ = false;
+    engine->end_sleep();
+    const itimerspec never{};
+    ::timerfd_settime(alarm_.get(), 0, &never, nullptr);
+  }
+  engine->progress();
+  engine->baton().give();
 }
 
 World::World(std::unique_ptr<WorldState> state) : state_(std::move(state)) {}
@@ -114,7 +164,7 @@ Result<World> World::open(const WorldOptions& options) {
   for (const fabric::Rail* rail : state.engine->rails()) {
     log_info("rail {}: {} on {}", rail->name(), rail->capabilities().provider, rail->fabric());
   }
-  if (settings.progress == "thread") state.start_progress_thread();
+  state.start_progress_thread();
   return world;
 }
 
@@ -123,12 +173,9 @@ int World::size() const noexcept { return state_->size; }
 std::size_t World::rail_count() const noexcept { return state_->engine->rails().size(); }
 const Settings& World::settings() const noexcept { return state_->engine->settings(); }
 
-void World::progress() {
-  transport::Engine& engine = *state_->engine;
-  if (!engine.baton().try_take()) return;  // whoever has it is making progress
-  engine.progress();
-  engine.baton().give();
-}
+void World::progress() { state_->progress(); }
+Result<int> World::descriptor() { return state_->descriptor(); }
+bool World::arm() { return state_->arm(); }
 
 Result<void> World::remember(std::span<const std::byte> memory) {
   const transport::BatonHold hold(state_->engine->baton());

@@ -1,15 +1,14 @@
 /// What a World holds.
 #pragma once
 
-#include <atomic>
-#include <functional>
 #include <memory>
-#include <thread>
 
 #include "base/clock.hpp"
+#include "base/fd.hpp"
 #include "railyard/world.hpp"
 #include "transport/directory.hpp"
 #include "transport/engine.hpp"
+#include "transport/progress_thread.hpp"
 #include "window/direct_use.hpp"
 
 namespace railyard {
@@ -22,15 +21,16 @@ class WorldState {
   /// reach the same call.
   template <typename Collective>
   auto with_progress(Collective&& collective) {
-    std::atomic<bool> over{false};
-    std::thread mover([this, &over] { move_until(over); });
-    auto result = collective();
-    // Release: nothing to publish but the flag; `join` orders the rest.
-    over.store(true, std::memory_order_relaxed);
-    mover.join();
-    return result;
+    const transport::ProgressThread mover(*engine, transport::plain_pass(*engine), {.at_once = true});
+    return collective();
   }
+  /// As the settings and the rails want it.
   void start_progress_thread();
+
+  // For event loops.
+  Result<int> descriptor();
+  bool arm();
+  void progress();
 
   std::unique_ptr<Bootstrap> owned_bootstrap;
   Bootstrap* bootstrap = nullptr;  ///< null in an assembled world
@@ -43,9 +43,12 @@ class WorldState {
   DirectUse direct_use;
 
  private:
-  void move_until(const std::atomic<bool>& over);
-  std::atomic<bool> stop_{false};
-  std::thread mover_;
+  // With the baton held, but for the opening.
+  Fd readable_;  ///< an epoll set of the rails, the engine's bell and the alarm
+  Fd alarm_;
+  bool armed_ = false;
+  bool refused_ = false;  ///< the last `arm` asked for a pass first
+  std::unique_ptr<transport::ProgressThread> progress_thread_;
 };
 
 namespace window_detail {

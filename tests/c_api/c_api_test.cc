@@ -262,6 +262,20 @@ TEST(CApi, SeveralSignalsAreWaitedForAtOnce) {
   EXPECT_THAT(ry_error_text(), HasSubstr("12"));
 }
 
+TEST(CApi, AWorldCanBeWatched) {
+  const auto world = single_world();
+  ASSERT_NE(world, nullptr);
+  EXPECT_EQ(ry_world_arm(world.get()), 0);
+  int descriptor = -1;
+  EXPECT_EQ(ry_world_descriptor(world.get(), &descriptor), RY_OK) << ry_error_text();
+  EXPECT_GE(descriptor, 0);
+  do ry_world_progress(world.get());
+  while (ry_world_arm(world.get()) == 0);
+  ry_world_progress(world.get());
+  EXPECT_EQ(ry_world_descriptor(nullptr, &descriptor), RY_INVALID);
+  EXPECT_EQ(ry_world_arm(nullptr), 0);
+}
+
 TEST(CApi, AClosedWindowCanOnlyBeFreed) {
   const auto world = single_world();
   ASSERT_NE(world, nullptr);

@@ -3,7 +3,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/membarrier.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +20,19 @@ namespace {
 /// The system is asked whether peers live this often, a few peers each time.
 constexpr auto kCheckInterval = std::chrono::milliseconds(2);
 constexpr std::size_t kChecksPerSweep = 64;
+constexpr long kStoresLand = 50'000;  // nanoseconds
+
+/// Every store that another process made before this call is seen after it, though senders make no fence of their own:
+/// theirs would cost each record more than a sleep now and then costs.
+void wait_for_stores_of_others() {
+  static const bool possible = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+  if (possible && ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0) return;
+  // A kernel that cannot: no store waits so long in its core. What is missed nevertheless is found when the sleep ends.
+  const timespec moment{0, kStoresLand};
+  ::nanosleep(&moment, nullptr);
+}
+/// Makes this process one of those `others`.
+void allow_waiting_for_stores() { ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0); }
 
 std::string text_of(const std::array<char, kMostNameBytes + 1>& field) {
   return std::string(field.data(), ::strnlen(field.data(), field.size()));
@@ -24,11 +40,10 @@ std::string text_of(const std::array<char, kMostNameBytes + 1>& field) {
 
 }  // namespace
 
-void Outbound::wake() {
-  // Pairs with the fence of `fall_asleep`: either the sleeper sees the record, or this sees that it sleeps.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (peer_.header().sleeping.load(std::memory_order_relaxed) == 0) return;
-  if (!bell_) bell_ = Fd(::open(bell_path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+void Outbound::ring_bell() {
+  if (peer_.header().sleeping.exchange(0, std::memory_order_relaxed) == 0) return;  // one stroke is enough
+  // For reading too: a pipe that nobody else reads would end this process with a signal.
+  if (!bell_) bell_ = Fd(::open(bell_path_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   const char stroke = 0;
   // A bell that is full rings already; one that is gone has nobody to wake.
   if (bell_) [[maybe_unused]]
@@ -36,6 +51,7 @@ void Outbound::wake() {
 }
 
 Result<std::unique_ptr<Endpoint>> Endpoint::open(const Options& options, Listener& listener) {
+  allow_waiting_for_stores();
   auto object = OwnObject::create(options.directory, options.name, options.can_sleep);
   if (!object) return std::move(object.error());
   std::unique_ptr<Endpoint> endpoint(new Endpoint(std::move(*object), options, listener));
@@ -143,8 +159,9 @@ void Endpoint::disconnect(Outbound& to) {
 
 bool Endpoint::fall_asleep() {
   auto& sleeping = object_.header().sleeping;
-  sleeping.store(1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  sleeping.store(1, std::memory_order_seq_cst);
+  // Either the record of a sender is seen below, or it sees that this endpoint sleeps.
+  wait_for_stores_of_others();
   bool idle = object_.header().news.load(std::memory_order_acquire) == seen_news_;
   for (std::size_t index = 0; idle && index < senders_.size(); ++index) idle = senders_[index]->consumer_.empty();
   if (!idle) sleeping.store(0, std::memory_order_relaxed);
@@ -156,6 +173,7 @@ void Endpoint::wake_up() {
   std::array<char, 64> strokes;
   while (::read(bell_.get(), strokes.data(), strokes.size()) == static_cast<ssize_t>(strokes.size())) {
   }
+  passes_ = kPassesPerLook - 1;  // passes were few: the next one looks whether peers live
 }
 
 void Endpoint::look_around() {

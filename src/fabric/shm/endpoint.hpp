@@ -44,7 +44,13 @@ class Outbound {
  private:
   friend class Endpoint;
   Outbound(PeerObject peer, std::string bell) : peer_(std::move(peer)), bell_path_(std::move(bell)) {}
-  void wake();
+  /// After a record: no fence, see `fall_asleep`.
+  void wake() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (peer_.header().sleeping.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      ring_bell();
+  }
+  void ring_bell();
 
   PeerObject peer_;
   Mapping memory_;

@@ -15,7 +15,7 @@ inline constexpr std::size_t kLine = 64;
 inline constexpr std::size_t kPage = 4096;
 /// "RYSHM" and the layout's number: a peer of another layout is refused.
 inline constexpr std::uint64_t kMagic = 0x0000'004d'4853'5952;
-inline constexpr std::uint32_t kLayoutVersion = 2;
+inline constexpr std::uint32_t kLayoutVersion = 3;
 inline constexpr std::size_t kMostNameBytes = 191;
 
 /// Rings by size: the first senders get long ones, a crowd gets short ones, so that thousands cost little memory.

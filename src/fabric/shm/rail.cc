@@ -76,6 +76,7 @@ Result<void> ShmRail::start() {
   remove_dead_objects(options_.directory);
   Endpoint::Options core_options;
   core_options.directory = options_.directory;
+  core_options.can_sleep = true;
   auto core = Endpoint::open(core_options, *this);
   if (!core) return std::move(core.error());
   core_ = std::move(*core);
@@ -109,6 +110,17 @@ void ShmRail::stop() {
   operations_.clear();
   receive_count_ = 0;
   pending_.clear();
+}
+
+// ---- Sleeping ----
+
+int ShmRail::descriptor() const { return core_ != nullptr ? core_->bell() : -1; }
+
+bool ShmRail::arm() {
+  // What waits for room in a peer's ring is woken by nobody.
+  if (stopped_ || !pending_.empty() || !busy_.empty()) return false;
+  armed_ = true;
+  return core_->fall_asleep();
 }
 
 std::vector<std::byte> ShmRail::address() const {

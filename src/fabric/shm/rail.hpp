@@ -57,6 +57,8 @@ class ShmRail final : public Rail, private Listener {
   Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;
   Post read(RemotePiece from, LocalPiece to, PostContext* context) override;
   std::size_t poll(std::span<Event> events) override;
+  int descriptor() const override;
+  bool arm() override;
   void stop() override;
 
   std::string describe_error(int error) const override;
@@ -232,6 +234,7 @@ class ShmRail final : public Rail, private Listener {
   Identity identity_;
   std::string failure_;
   bool stopped_ = false;
+  bool armed_ = false;
 
   std::unique_ptr<Endpoint> core_;
   std::map<std::array<std::uint8_t, 16>, std::unique_ptr<Peer>> peers_;  ///< by identity

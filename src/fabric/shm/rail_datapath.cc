@@ -239,6 +239,10 @@ void ShmRail::owe(Peer& peer, const Control& control) {
 
 std::size_t ShmRail::poll(std::span<Event> events) {
   if (stopped_ || events.empty()) return 0;
+  if (armed_) [[unlikely]] {
+    armed_ = false;
+    core_->wake_up();
+  }
   room_ = events;
   told_ = pending_.empty() ? 0 : pending_.take(events);
   if (told_ < events.size()) {

@@ -1,0 +1,104 @@
+#include "transport/progress_thread.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace railyard::transport {
+namespace {
+
+constexpr std::int64_t kLook = 1'000'000;           ///< nanoseconds between two looks at callers
+constexpr std::int64_t kMostLook = 10'000'000;      ///< while one of them sleeps on the rails itself
+constexpr std::int64_t kLongestBlind = 20'000'000;  ///< between two polls of rails that wake nobody
+constexpr std::int64_t kSpin = 20'000;              ///< without news before it sleeps
+constexpr std::int64_t kHelp = 500'000;             ///< without news before it leaves the work to callers again
+
+}  // namespace
+
+ProgressThread::ProgressThread(Engine& engine, std::function<bool()> pass, Options options)
+    : engine_(engine), pass_(std::move(pass)), options_(std::move(options)) {
+  // The program's signals are for the program's threads.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ::pthread_setname_np(thread_.native_handle(), options_.name.substr(0, 15).c_str());
+}
+
+ProgressThread::~ProgressThread() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stop_.store(true, std::memory_order_seq_cst);
+  }
+  stopping_.notify_all();
+  engine_.nudge();
+  thread_.join();
+}
+
+void ProgressThread::nap(std::int64_t nanoseconds) {
+  std::unique_lock lock(mutex_);
+  stopping_.wait_for(lock, std::chrono::nanoseconds(nanoseconds), [this] { return stopped(); });
+}
+
+void ProgressThread::run() {
+  if (options_.at_once) work();
+  std::uint64_t seen = engine_.passes();
+  std::int64_t look = kLook;
+  bool was_late = false;
+  while (!stopped()) {
+    nap(look);
+    if (stopped()) return;
+    const std::uint64_t passes = engine_.passes();
+    if (passes != seen) {
+      look = kLook;
+      if (options_.shares_work) help();
+    } else if (engine_.attended()) {
+      // An event loop that was called and does not come is busy elsewhere.
+      const bool late = engine_.outside_is_late();
+      if (late && was_late) pass_();
+      was_late = late;
+      look = late ? kLook : std::min(2 * look, kMostLook);
+    } else {
+      look = kLook;
+      work();
+    }
+    seen = engine_.passes();
+  }
+}
+
+/// Makes passes beside callers as long as they bring something.
+void ProgressThread::help() {
+  Clock& clock = engine_.clock();
+  for (std::int64_t news = clock.now(); !stopped();) {
+    const bool moved = pass_();
+    const std::int64_t now = clock.now();
+    if (moved) news = now;
+    if (now - news >= kHelp) return;
+    if (!moved) clock.idle();
+  }
+}
+
+/// Until others make passes.
+void ProgressThread::work() {
+  Clock& clock = engine_.clock();
+  const Engine::SleepOn also{options_.descriptor, [this] { return stopped(); }, kLongestBlind};
+  std::int64_t news = clock.now();
+  bool insist = false;
+  while (!stopped()) {
+    const std::uint64_t before = engine_.passes();
+    const bool moved = pass_();
+    if (engine_.passes() != before + 1) return;
+    const std::int64_t now = clock.now();
+    if (moved) news = now;
+    if (now - news < kSpin) continue;
+    const Engine::Slept slept = engine_.sleep(options_.longest_sleep, before + 1, insist, also);
+    if (slept == Engine::Slept::others_are) return;
+    insist = slept == Engine::Slept::poll_first;
+  }
+}
+
+}  // namespace railyard::transport

@@ -1,0 +1,62 @@
+/// ProgressThread: moves an engine on while the program makes no call, so that its peers get their answers. It keeps
+/// out of the way of callers: while they make passes it only looks now and then whether they still do, and no arrival
+/// wakes it. When they have been silent for a moment it makes the passes, and sleeps in the kernel between them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "transport/engine.hpp"
+
+namespace railyard::transport {
+
+class ProgressThread {
+ public:
+  struct Options {
+    std::string name = "railyard";
+    /// Callers will make no pass for a while: it begins at once.
+    bool at_once = false;
+    /// Beside callers that make passes, it makes some too while they have much to move: for machines with cores to
+    /// spare.
+    bool shares_work = false;
+    int descriptor = -1;                       ///< wakes it, like those of the rails
+    std::int64_t longest_sleep = 500'000'000;  ///< nanoseconds
+  };
+  /// `pass` makes a pass of the engine if nobody else does, and says whether anything happened.
+  ProgressThread(Engine& engine, std::function<bool()> pass, Options options);
+  /// Waits for its last pass.
+  ~ProgressThread();
+  ProgressThread(const ProgressThread&) = delete;
+  ProgressThread& operator=(const ProgressThread&) = delete;
+
+ private:
+  void run();
+  bool stopped() const { return stop_.load(std::memory_order_seq_cst); }
+  void nap(std::int64_t nanoseconds);
+  void help();
+  void work();
+
+  Engine& engine_;
+  const std::function<bool()> pass_;
+  const Options options_;
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable stopping_;
+  std::thread thread_;
+};
+
+/// The pass of an engine that has no user with work of its own.
+inline std::function<bool()> plain_pass(Engine& engine) {
+  return [&engine] {
+    if (!engine.baton().try_take()) return false;
+    const bool moved = engine.progress();
+    engine.baton().give();
+    return moved;
+  };
+}
+
+}  // namespace railyard::transport

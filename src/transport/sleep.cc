@@ -1,0 +1,195 @@
+/// Sleeping in the kernel while there is nothing to do. One thread at a time *leads*: it arms the rails and sleeps on
+/// their descriptors and on a bell that callers ring. Others *follow*: they sleep until a pass has brought something.
+/// Nobody leads while another thread makes passes: a poll takes the rails' alarms away.
+///
+/// No wake-up is lost. What the engine's state depends on is changed with the baton held, and so is the leader's
+/// decision to sleep. What callers leave without the baton is looked for after `sleeping_` was set; they look at
+/// `sleeping_` after they have left it.
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "transport/engine.hpp"
+
+namespace railyard::transport {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr std::int64_t kLongestSleep = kSecond / 2;  ///< with nothing under way: peers that died are found out
+constexpr std::int64_t kLeastWatch = 1'000'000;      ///< between two looks at links with something under way
+constexpr std::int64_t kMostWatch = 5'000'000;
+constexpr std::int64_t kLeastNap = 50'000;
+constexpr std::int64_t kMostNap = 1'000'000;  ///< with something under way
+constexpr std::int64_t kFollow = 1'000'000;
+/// A nap is so much shorter than the time that nothing has happened for.
+constexpr std::int64_t kNapShare = 32;
+/// Where a rail wakes nobody, waits go on polling for longer: what arrives is not to wait for the end of a nap.
+constexpr std::int64_t kBlindYield = 20'000'000;
+
+timespec to_timespec(std::int64_t nanoseconds) {
+  nanoseconds = std::clamp<std::int64_t>(nanoseconds, 0, 3600 * kSecond);
+  return {static_cast<time_t>(nanoseconds / kSecond), static_cast<long>(nanoseconds % kSecond)};
+}
+
+}  // namespace
+
+Engine::WaitPolicy Engine::wait_policy(const std::string& word) {
+  if (word == "spin") return WaitPolicy::spin;
+  if (word == "yield") return WaitPolicy::yield;
+  return word == "sleep" ? WaitPolicy::sleep : WaitPolicy::automatic;
+}
+
+// ---- Waits ----
+
+/// Passes the time awake, if the policy says so.
+bool Engine::stays_awake(std::int64_t idle) {
+  if (wait_policy_ == WaitPolicy::spin) return true;
+  const auto wakes_nobody = [](const fabric::Rail* rail) { return rail->descriptor() < 0; };
+  const std::int64_t yields = std::ranges::any_of(rail_views_, wakes_nobody) ? kBlindYield : kYieldNanoseconds;
+  const bool early = wait_policy_ == WaitPolicy::automatic && idle < yields;
+  if (!early && wait_policy_ != WaitPolicy::yield && clock_->real()) return false;
+  clock_->idle();
+  return true;
+}
+
+bool Engine::rest(std::int64_t idle, std::int64_t left, bool& insist) {
+  if (stays_awake(idle)) return false;
+  const Slept slept = sleep(left, passes(), insist, {});
+  if (slept == Slept::others_are) follow(std::min(left, kFollow));
+  insist = slept == Slept::poll_first;
+  return true;
+}
+
+bool Engine::rest_beside_memory(std::int64_t idle, std::int64_t left) {
+  if (stays_awake(idle)) return false;
+  const timespec nap = to_timespec(std::min(left, std::clamp(idle / kNapShare, kLeastNap, kMostNap)));
+  ::nanosleep(&nap, nullptr);
+  return true;
+}
+
+// ---- Leading ----
+
+/// How long nothing needs to be done if nobody says anything.
+std::int64_t Engine::next_look() const {
+  const bool unfinished = !active_.empty() || !reporting_.empty() || !ready_.empty() || !noticing_.empty() ||
+                          !fence_requests_.empty() || !rumours_.empty() || leaving_ != 0;
+  std::int64_t longest = kLongestSleep;
+  if (unfinished) {
+    longest = kLeastWatch;
+  } else if (!watched_.empty()) {
+    longest = std::clamp(deadline_floor_ / 4, kLeastWatch, kMostWatch);
+  }
+  return std::min(longest, sleep_limit_);
+}
+
+/// How long a rail that wakes nobody goes without being polled.
+std::int64_t Engine::blind_nap(std::int64_t longest) const {
+  const bool under_way = outstanding() != 0 || !watched_.empty();
+  return std::clamp((clock_->now() - moved_at_) / kNapShare, kLeastNap, under_way ? kMostNap : longest);
+}
+
+Engine::Slept Engine::lead(bool insist, std::int64_t& nanoseconds, int outside, std::int64_t longest_blind) {
+  if (!open_bell()) return Slept::poll_first;
+  nanoseconds = std::min(nanoseconds, next_look());
+  for (fabric::Rail* rail : rail_views_) {
+    if (rail->descriptor() >= 0 && rail->arm()) continue;
+    if (rail->descriptor() >= 0 && !insist) return Slept::poll_first;
+    nanoseconds = std::min(nanoseconds, blind_nap(longest_blind));
+  }
+  ++leaders_;
+  outside_.store(outside, std::memory_order_relaxed);
+  led_.store(true, std::memory_order_relaxed);
+  sleeping_.store(true, std::memory_order_seq_cst);
+  return Slept::yes;
+}
+
+Engine::Slept Engine::sleep(std::int64_t nanoseconds, std::uint64_t seen, bool insist, const SleepOn& also) {
+  std::vector<pollfd> watched;
+  std::uint64_t number = 0;
+  {
+    const BatonHold hold(baton_);
+    if (attended() || passes() != seen) return Slept::others_are;
+    if (const Slept begun = lead(insist, nanoseconds, -1, also.longest_blind); begun != Slept::yes) return begun;
+    number = leaders_;
+    watched.push_back({bell_.get(), POLLIN, 0});
+    for (const fabric::Rail* rail : rail_views_) watched.push_back({rail->descriptor(), POLLIN, 0});  // -1 is skipped
+    watched.push_back({also.descriptor, POLLIN, 0});
+  }
+  const bool awake = (awake_ && awake_()) || (also.awake && also.awake());
+  const timespec timeout = to_timespec(nanoseconds);
+  if (!awake) ::ppoll(watched.data(), watched.size(), &timeout, nullptr);
+  const BatonHold hold(baton_);
+  if (number != leaders_) return Slept::others_are;  // one who sleeps outside has taken over
+  end_sleep();
+  return Slept::yes;
+}
+
+Engine::Slept Engine::begin_sleep(bool insist, std::int64_t& nanoseconds, int outside) {
+  nudge();
+  if (const Slept begun = lead(insist, nanoseconds, outside, SleepOn{}.longest_blind); begun != Slept::yes)
+    return begun;
+  if (!awake_ || !awake_()) return Slept::yes;
+  end_sleep();
+  return Slept::poll_first;
+}
+
+void Engine::end_sleep() {
+  led_.store(false, std::memory_order_relaxed);
+  outside_.store(-1, std::memory_order_relaxed);
+  sleeping_.store(false, std::memory_order_relaxed);
+  just_woke_ = true;
+  std::uint64_t strokes = 0;
+  [[maybe_unused]] const ssize_t bytes = ::read(bell_.get(), &strokes, sizeof strokes);
+}
+
+bool Engine::outside_is_late() const {
+  pollfd readable{outside_.load(std::memory_order_relaxed), POLLIN, 0};
+  return readable.fd >= 0 && ::poll(&readable, 1, 0) > 0;
+}
+
+Result<std::vector<int>> Engine::watch_descriptors() {
+  const BatonHold hold(baton_);
+  if (auto opened = open_bell(); !opened) return std::move(opened.error());
+  std::vector<int> all{bell_.get()};
+  for (const fabric::Rail* rail : rail_views_)
+    if (rail->descriptor() >= 0) all.push_back(rail->descriptor());
+  return all;
+}
+
+Result<void> Engine::open_bell() {
+  if (bell_) return {};
+  bell_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (bell_) return {};
+  return Error(Status::io, std::string("eventfd: ") + std::strerror(errno));
+}
+
+void Engine::ring_bell() {
+  const std::uint64_t stroke = 1;
+  [[maybe_unused]] const ssize_t bytes = ::write(bell_.get(), &stroke, sizeof stroke);
+}
+
+// ---- Following ----
+
+void Engine::wake_sleepers(bool news) {
+  nudge();
+  if (!news || followers_.load(std::memory_order_relaxed) == 0) return;
+  news_.fetch_add(1, std::memory_order_relaxed);
+  ::syscall(SYS_futex, &news_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+void Engine::follow(std::int64_t nanoseconds) {
+  const std::uint32_t seen = news_.load(std::memory_order_relaxed);
+  followers_.fetch_add(1, std::memory_order_relaxed);
+  const timespec timeout = to_timespec(nanoseconds);
+  ::syscall(SYS_futex, &news_, FUTEX_WAIT_PRIVATE, seen, &timeout, nullptr, 0);
+  followers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace railyard::transport

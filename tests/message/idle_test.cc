@@ -1,0 +1,51 @@
+/// Stations that have nothing to do.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "cpu_time.hpp"
+#include "stations.hpp"
+
+namespace railyard {
+namespace {
+
+void exchange_one(ChannelPair& pair) {
+  const std::array<std::byte, 64> message{std::byte{5}};
+  std::array<std::byte, 64> place{};
+  const ReceiveSlot slot{place, 1};
+  auto receive = pair.in->receive({&slot, 1});
+  ASSERT_TRUE(receive) << receive.error().text();
+  auto send = pair.out->send(message, 1);
+  ASSERT_TRUE(send) << send.error().text();
+  const auto received = pair.in->wait(*receive);
+  EXPECT_TRUE(received.ok()) << received.error().text();
+  const auto sent = pair.out->wait(*send);
+  EXPECT_TRUE(sent.ok()) << sent.error().text();
+  EXPECT_EQ(place, message);
+}
+
+class IdleStations : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Rails, IdleStations, ::testing::Values("memory", "network"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(IdleStations, Sleep) {
+  const Settings settings = std::string(GetParam()) == "memory" ? over_memory() : over_network(1);
+  auto one = open_station(settings);
+  auto other = open_station(settings);
+  ASSERT_TRUE(one && other);
+  auto listener = one->listen();
+  ASSERT_TRUE(listener) << listener.error().text();
+  ChannelPair pair = connect(*one, *other);
+  ASSERT_TRUE(pair.out && pair.in);
+  exchange_one(pair);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const CpuTime cpu;
+  std::this_thread::sleep_for(std::chrono::seconds(3));
+  EXPECT_LT(cpu.share(), 2 * 0.01) << "of two stations";
+  exchange_one(pair);
+}
+
+}  // namespace
+}  // namespace railyard
