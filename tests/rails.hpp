@@ -31,7 +31,7 @@ inline Settings test_rails(std::uint32_t rails) {
     settings.interfaces = test_devices();
     settings.rails = static_cast<std::uint32_t>(1 + std::ranges::count(settings.interfaces, ','));
   } else {
-    settings.provider = "tcp";
+    settings.driver = "tcp";
     settings.interfaces = "lo";
     settings.rails = rails;
   }

@@ -182,6 +182,7 @@ TEST(SharedMemoryRail, IsNotUsedWithARankThatHasItOff) {
     must(window.put_signal(other, 0, mine.data(), mine.size(), {0, 1}));
     must(window.wait_signal(0, Comparison::greater_equal, 1));
     EXPECT_TRUE(std::equal(theirs.begin(), theirs.end(), memory.begin()));
+    must(window.quiet());
     EXPECT_GE(world.statistics().rails.front().bytes_sent, memory.size());
     must(window.close());
   });

@@ -166,6 +166,7 @@ struct Connection {
   std::vector<Frame> control;  ///< frames without a payload, which go first
   bool sends_tag = false;      ///< the link's tag goes out in a bind frame
   std::array<std::byte, kTagBytes> tag_bytes{};
+  unsigned talks = 0;  ///< fragments of bulk since the last message: few of them are committed while it talks
   std::deque<ServedRead> served;
   bool serves_next = false;  ///< writes and the answers to reads take turns
   std::uint32_t next_number = 1;
@@ -179,6 +180,7 @@ struct Connection {
   std::size_t left = 0;                              ///< of its payload
   PostContext* taking = nullptr;                     ///< the receive or the read that it is for
   std::optional<std::uint32_t> refusing;             ///< a write that was refused and whose last frame is still to come
+  unsigned long_spell = 0;                           ///< a long payload came in so few frames ago
   bool stalled = false;                              ///< a message waits for a receive
   std::vector<std::byte> stash;                      ///< what was read behind it
   std::array<std::byte, kMostControlBytes> small{};  ///< the payload of a bind

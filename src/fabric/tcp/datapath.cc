@@ -167,7 +167,8 @@ bool TcpRail::arm() {
   flush_dirty();
   look_at_epoll();
   const bool unread = std::ranges::any_of(active_, [](const Connection* connection) { return connection->unread; });
-  return !unread && pending_.empty() && dirty_.empty() && attempting_.empty() && !door_waits_ && !sweeps_ &&
+  const bool waits = std::ranges::any_of(attempting_, [](const Link* link) { return link->retry_at != 0; });
+  return !unread && !waits && pending_.empty() && dirty_.empty() && !door_waits_ && !sweeps_ &&
          (stalled_.empty() || receives_.empty());
 }
 

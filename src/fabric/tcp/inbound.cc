@@ -41,21 +41,25 @@ bool TcpRail::fence(LinkTag tag) {
   return pending_.past(epochs.fence_mark);
 }
 
-void TcpRail::take_bind(Connection& connection, const LinkTag& tag) {
+void TcpRail::take_bind(Connection& connection) {
+  const LinkTag tag = parse_tag(std::span(connection.small).first<kTagBytes>());
   const bool taken = welcome(tag) && (!connection.inbound || connection.inbound->id == tag.id);
   if (taken) seat_inbound(connection, tag);
+  if (!connection.standing()) return;
   Frame bound;
   bound.kind = FrameKind::bound;
+  bound.number = tag.epoch;
   bound.word = taken ? 0 : 1;
   connection.control.push_back(bound);
   mark_dirty(connection);
 }
 
-void TcpRail::take_bound(Connection& connection, bool refused) {
-  if (!connection.binding || connection.link == nullptr) return;
+void TcpRail::take_bound(Connection& connection) {
+  // The answer to an attempt that was given up is of no interest.
+  if (!connection.binding || connection.frame.number != connection.link->tag.epoch) return;
   connection.binding = false;
   Link& link = *connection.link;
-  if (!refused) return link_stands(link, connection);
+  if (connection.frame.word == 0) return link_stands(link, connection);
   connection.link = nullptr;
   link.connection = nullptr;
   lose(link, EACCES, false);

@@ -115,11 +115,7 @@ void TcpRail::dialed(Connection& connection) {
   socklen_t length = sizeof error;
   if (::getsockopt(connection.socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
   Link& link = *connection.link;
-  if (error != 0) {
-    end_connection(connection, error);
-    link.refused = error == ECONNREFUSED;
-    return;
-  }
+  if (error != 0) return end_connection(connection, error);
   Endpoint peer;
   peer.length = sizeof peer.storage;
   if (::getpeername(connection.socket.get(), peer.get(), &peer.length) != 0) return;  // not yet
@@ -168,13 +164,8 @@ void TcpRail::take_verdict(Connection& connection) {
   Link& link = *connection.link;
   const auto received = parse_verdict(std::span(connection.head).first<kVerdictBytes>(), connection.transcript,
                                       admission_key(link.peer.secret, job_key_));
-  if (!received) return end_connection(connection, kNotThePeer);
-  if (!received->authentic) {
-    // Whoever listens there now does not know the rail's secret: the process that made it is gone.
-    end_connection(connection, kNotThePeer);
-    link.refused = true;
-    return;
-  }
+  // Whoever listens there now does not know the rail's secret: the process that made it is gone.
+  if (!received || !received->authentic) return end_connection(connection, kNotThePeer);
   switch (received->verdict) {
     case Verdict::accepted:
       connection.phase = Connection::Phase::standing;
@@ -198,13 +189,17 @@ void TcpRail::link_stands(Link& link, Connection& connection) {
   activate(connection);
 }
 
+/// The attempt that is under way is over; a connection that carries the peer's link stays.
+void TcpRail::leave_connection(Link& link) {
+  Connection* const connection = std::exchange(link.connection, nullptr);
+  if (connection == nullptr) return;
+  connection->link = nullptr;
+  connection->binding = connection->sends_tag = false;
+  if (!connection->inbound) end_connection(*connection, 0);
+}
+
 void TcpRail::try_again(Link& link) {
-  if (Connection* const connection = link.connection) {
-    connection->link = nullptr;
-    link.connection = nullptr;
-    connection->binding = false;
-    if (!connection->inbound) end_connection(*connection, 0);
-  }
+  leave_connection(link);
   const unsigned doublings = std::min(std::max(link.attempts, 1U) - 1, 10U);
   link.retry_at = now_ns() + std::min(kFirstRetry << doublings, kMostRetry);
 }
@@ -215,13 +210,7 @@ void TcpRail::look_at_attempts() {
     Link& link = *attempting_[i];
     const std::size_t before = attempting_.size();
     if (now >= link.give_up_at) {
-      if (link.connection != nullptr) {
-        Connection& connection = *link.connection;
-        connection.link = nullptr;
-        link.connection = nullptr;
-        connection.binding = false;
-        if (!connection.inbound) end_connection(connection, 0);
-      }
+      leave_connection(link);
       lose(link, ETIMEDOUT, false);
     } else if (link.connection != nullptr && link.connection->binding && now - link.connection->since > kBindPatience) {
       link.crossings = kMostCrossings;
@@ -261,9 +250,12 @@ void TcpRail::disconnect(RemoteId remote) {
   if (link == nullptr) return;
   std::erase(attempting_, link);
   if (Connection* const connection = std::exchange(link->connection, nullptr)) {
-    const bool quiet = link->messages_out == 0 && link->data_out == 0 && !connection->binding;
+    const bool quiet = link->messages_out == 0 && link->data_out == 0;
     connection->link = nullptr;
-    if (connection->standing() && connection->inbound && quiet) {
+    connection->binding = false;
+    if (std::exchange(connection->sends_tag, false)) {
+      // The peer has not heard of it.
+    } else if (connection->standing() && connection->inbound && quiet) {
       // The peer's link goes on.
       Frame unbind;
       unbind.kind = FrameKind::unbind;

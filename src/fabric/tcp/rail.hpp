@@ -107,13 +107,13 @@ class TcpRail final : public Rail {
   void dial(Link& link);
   /// An attempt met nobody who would hear it: it is made again in a while.
   void try_again(Link& link);
+  void leave_connection(Link& link);
   void look_at_attempts();
   void dialed(Connection& connection);
   void read_handshake(Connection& connection);
   void take_verdict(Connection& connection);
   void link_stands(Link& link, Connection& connection);
   void lose(Link& link, int error, bool refused);
-  void stop_waiting(Link& link);
   void return_contexts(Link& link);
   bool leaves_by_own_device(const Endpoint& target);
 
@@ -141,8 +141,8 @@ class TcpRail final : public Rail {
   bool welcome(const LinkTag& tag) const;
   void seat_inbound(Connection& connection, const LinkTag& tag);
   void close_inbound(const LinkId& id, std::uint32_t epoch, bool report);
-  void take_bind(Connection& connection, const LinkTag& tag);
-  void take_bound(Connection& connection, bool refused);
+  void take_bind(Connection& connection);
+  void take_bound(Connection& connection);
   void take_unbind(Connection& connection);
 
   // transmit.cc
@@ -171,7 +171,6 @@ class TcpRail final : public Rail {
   void parse(Connection& connection, std::span<const std::byte> bytes);
   /// False: no more can be done with this connection for now.
   bool begin_frame(Connection& connection);
-  bool begin_write(Connection& connection);
   bool begin_read_data(Connection& connection);
   void finish_frame(Connection& connection);
   void finish_write(Connection& connection);

@@ -15,9 +15,10 @@ namespace railyard::fabric::tcp {
 namespace {
 
 constexpr std::size_t kReadBudget = std::size_t{2} << 20U;  ///< of one connection in one pass
-/// Behind a long payload only the next header is wanted: what belongs to the next payload would have to be copied.
-constexpr std::size_t kLongPayload = std::size_t{32} << 10U;
-constexpr std::size_t kStagingBehindLong = 4096;
+/// Where long payloads come in, little is read ahead: what belongs to the next one would have to be copied.
+constexpr std::size_t kLongPayload = std::size_t{8} << 10U;
+constexpr unsigned kLongSpell = 8;  ///< frames that a long payload is remembered for
+constexpr std::size_t kStagingAmongLong = 4096;
 constexpr std::size_t kMostServed = 4096;
 constexpr std::size_t kOwedWrites = 16;
 constexpr std::size_t kOwedBytes = std::size_t{1} << 20U;
@@ -49,10 +50,11 @@ bool TcpRail::read_from(Connection& connection, std::size_t room) {
     std::size_t wanted = 0;
     const std::size_t direct = connection.to == nullptr ? 0 : connection.left;
     if (direct != 0) vectors[static_cast<std::size_t>(count++)] = {connection.to, direct};
-    const std::size_t staging = direct > kLongPayload ? kStagingBehindLong : kStaging;
+    const std::size_t staging = connection.long_spell != 0 ? kStagingAmongLong : kStaging;
     vectors[static_cast<std::size_t>(count++)] = {staging_.get(), staging};
     wanted = direct + staging;
-    const ssize_t got = ::readv(connection.socket.get(), vectors.data(), count);
+    const ssize_t got = direct == 0 ? ::recv(connection.socket.get(), staging_.get(), staging, 0)
+                                    : ::readv(connection.socket.get(), vectors.data(), count);
     if (got < 0) {
       if (errno == EINTR) continue;
       connection.unread = false;
@@ -127,6 +129,10 @@ bool TcpRail::begin_frame(Connection& connection) {
   connection.to = nullptr;
   connection.taking = nullptr;
   connection.left = frame.length;
+  if (frame.length > kLongPayload)
+    connection.long_spell = kLongSpell;
+  else if (connection.long_spell != 0)
+    --connection.long_spell;
   switch (frame.kind) {
     case FrameKind::message: {
       if (receives_.empty()) {
@@ -210,9 +216,9 @@ void TcpRail::finish_frame(Connection& connection) {
     case FrameKind::refuse:
       return take_refusal(connection);
     case FrameKind::bind:
-      return take_bind(connection, parse_tag(std::span(connection.small).first<kTagBytes>()));
+      return take_bind(connection);
     case FrameKind::bound:
-      return take_bound(connection, frame.word != 0);
+      return take_bound(connection);
     case FrameKind::unbind:
       return take_unbind(connection);
   }

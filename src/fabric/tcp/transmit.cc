@@ -17,7 +17,10 @@ namespace {
 
 constexpr std::size_t kMostFrames = 32;  ///< of one system call
 constexpr std::size_t kMostVectors = 2 * kMostFrames;
-constexpr std::size_t kMostCommitted = kFragmentBytes;  ///< bytes whose order is settled
+/// Bytes whose order is settled: one fragment while messages are around, else what makes long system calls.
+constexpr std::size_t kCommittedTalking = kFragmentBytes;
+constexpr std::size_t kCommittedBulk = 4 * kFragmentBytes;
+constexpr unsigned kTalkingFor = 32;  ///< fragments after a message
 constexpr std::size_t kFlushBudget = std::size_t{4} << 20U;
 
 }  // namespace
@@ -40,6 +43,7 @@ void TcpRail::add_message(Connection& connection, Link& link) {
   frame.kind = FrameKind::message;
   frame.last = true;
   frame.length = posted.bytes;
+  connection.talks = kTalkingFor;
   add_frame(connection, frame, posted.address, context);
 }
 
@@ -68,6 +72,7 @@ void TcpRail::add_write(Connection& connection, Link& link) {
   posted.started += frame.length;
   link.bulk_started += frame.length;
   if (frame.last) link.bulk.pop();
+  if (connection.talks != 0) --connection.talks;
   add_frame(connection, frame, from, frame.last ? context : nullptr);
 }
 
@@ -114,6 +119,10 @@ void TcpRail::fill(Connection& connection) {
     connection.out.clear();
     connection.out_head = connection.out_bytes = 0;
     connection.copies.clear();
+  } else if (connection.out_head >= kMostFrames) {
+    connection.out.erase(connection.out.begin(),
+                         connection.out.begin() + static_cast<std::ptrdiff_t>(connection.out_head));
+    connection.out_head = 0;
   }
   for (const Frame& frame : connection.control) add_frame(connection, frame, nullptr, nullptr);
   connection.control.clear();
@@ -131,7 +140,8 @@ void TcpRail::fill(Connection& connection) {
     frame.length = kTagBytes;
     add_frame(connection, frame, connection.tag_bytes.data(), nullptr);
   }
-  while (connection.out.size() - connection.out_head < kMostFrames && connection.out_bytes < kMostCommitted)
+  const std::size_t committed = connection.talks != 0 ? kCommittedTalking : kCommittedBulk;
+  while (connection.out.size() - connection.out_head < kMostFrames && connection.out_bytes < committed)
     if (!fill_from_queues(connection)) break;
 }
 
