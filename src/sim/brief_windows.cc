@@ -82,6 +82,7 @@ Result<void> BriefWindows::expose() {
     own.region = std::move(*region);
     for (std::size_t rail = 0; rail < engine.rails().size(); ++rail) {
       own.keys.push_back({own.region->on(rail).key, own.region->on(rail).remote_base});
+      own.wrong_keys.push_back({own.keys.back().key ^ (std::uint64_t{1} << 60U), own.keys.back().base});
     }
     const auto id = engine.expose({own.bare, own.bare_signals});
     if (!id) return id.error().copy();
@@ -191,10 +192,6 @@ bool BriefWindows::forge_on(transport::Engine& engine, transport::Flow& flow, Be
   const Part& there = part(begun.target);
   const std::span<std::byte> local(begun.local.get(), begun.bytes);
   std::uint64_t& number = begun.ticket.number;
-  std::array<transport::RemoteKey, 16> wrong{};
-  for (std::size_t i = 0; i < std::min(wrong.size(), there.keys.size()); ++i) {
-    wrong[i] = {there.keys[i].key ^ (std::uint64_t{1} << 60U), there.keys[i].base};
-  }
   transport::Bulk bulk;
   bulk.local = begun.local.get();
   bulk.bytes = kBareBytes;
@@ -231,14 +228,14 @@ bool BriefWindows::forge_on(transport::Engine& engine, transport::Flow& flow, Be
     case Forged::fetch_misaligned:
       return engine.try_atomic(flow, {there.exposure, 2, AtomicOp::add, {1, 0, 0, 8}}, begun.local.get(), begun.ticket);
     case Forged::write_no_key:
-      bulk.remote = {there.exposure, wrong};
+      bulk.remote = {there.exposure, there.wrong_keys};
       return with_region([&] { return engine.try_write(flow, bulk, nullptr, number); });
     case Forged::write_out_of_range:
       bulk.remote = {there.exposure, there.keys};
       bulk.remote_offset = kBareBytes;  // all of it: what is in range may be written
       return with_region([&] { return engine.try_write(flow, bulk, nullptr, number); });
     case Forged::read_no_key:
-      bulk.remote = {there.exposure, wrong};
+      bulk.remote = {there.exposure, there.wrong_keys};
       return with_region(
           [&] { return engine.try_unordered(flow, bulk, transport::Operation::Kind::read, begun.ticket); });
     default: {

@@ -67,7 +67,8 @@ class BriefWindows {
     std::vector<std::uint64_t> bare_signals;
     std::uint32_t exposure = 0;
     std::shared_ptr<memory::Region> region;
-    std::vector<transport::RemoteKey> keys;
+    std::vector<transport::RemoteKey> keys;  ///< the engine refers to them
+    std::vector<transport::RemoteKey> wrong_keys;
   };
   struct Begun {
     Kind kind = Kind::put;
