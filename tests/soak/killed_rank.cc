@@ -110,7 +110,7 @@ class Job {
       const pid_t pid = ranks_[random_.below(ranks_.size())].pid;
       ::kill(pid, SIGSTOP);
       const auto deadline_us = static_cast<std::uint64_t>(options_.deadline_ms) * 1000;
-      sleep_us(random_.below(kPausesOfAJob) == 0 ? deadline_us * 3 / 2 : random_.below(50'000));
+      sleep_us(i == pauses / 2 ? deadline_us * 3 / 2 : random_.below(50'000));
       ::kill(pid, SIGCONT);
       sleep_us(random_.below(50'000));
     }

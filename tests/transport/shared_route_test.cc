@@ -230,6 +230,37 @@ TEST_F(SharedRoute, AClosingRouteWaitsForAcknowledgementsThatItsRailsHold) {
   EXPECT_EQ(engine_->registry().size(), 0U);
 }
 
+/// The peer would wait for the acknowledgement, find that other flows are answered, and blame the link.
+TEST_F(SharedRoute, AFlowThatClosesSaysFirstWhatHasArrived) {
+  open(1);
+  Flow* const flow = open_flow(one_, 100);
+  open_flow(two_, 200);
+  rails_[0]->deliver(frame(flow->id, 100, 0, 1));
+  pass(1);
+  ASSERT_EQ(one_.messages.size(), 1U);
+  ASSERT_TRUE(rails_[0]->sends.empty()) << "the acknowledgement waits for a frame to ride on";
+  engine_->close_flow(*flow);
+  ASSERT_EQ(rails_[0]->sends.size(), 1U);
+  EXPECT_EQ(rails_[0]->sends[0].header().acknowledged, 1U);
+}
+
+TEST_F(SharedRoute, FramesThatAFailedFlowHeldAreUsedAgain) {
+  open(1);
+  constexpr std::uint32_t kFlows = 100;
+  int registrations = 0;
+  for (std::uint32_t i = 0; i < kFlows; ++i) {
+    Flow* const flow = open_flow(one_, 1000 + i);
+    // All but the first: they are held until that comes.
+    for (std::uint32_t sequence = 1; sequence < kFirstGrant; ++sequence) {
+      rails_[0]->deliver(frame(flow->id, 1000 + i, sequence, 1));
+      pass(1);
+    }
+    engine_->fail_flow(*flow, Error(Status::peer_lost, "a test"));
+    if (i == 10) registrations = rails_[0]->registrations;
+  }
+  EXPECT_EQ(rails_[0]->registrations, registrations) << "memory for more and more of them was registered";
+}
+
 TEST_F(SharedRoute, T9ALostPeerIsToldToEveryFlowOfItsRouteOnceAndToNoOther) {
   open(1);
   Flow* const busy = open_flow(one_, 100);
