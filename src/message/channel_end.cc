@@ -163,6 +163,8 @@ bool ChannelState::may_leave() {
   if (peer_left_ && both_spoke_at_ == 0) both_spoke_at_ = now;
   // From now on the peer may drop its end: questions about links are not to be asked in this flow's name.
   flow_->parting = heard || peer_left_;
+  // What our own rails still read is seen through, or taken back by the user's end.
+  if (!sender_.idle()) return false;
   if (!peer_left_) return heard && now - heard_since_ >= std::int64_t{engine_.settings().timeout_ms} * 1'000'000;
   const std::int64_t lingered = now - both_spoke_at_;
   if (lingered < kLinger) return false;
@@ -176,12 +178,8 @@ bool ChannelState::owes() const {
 }
 
 void ChannelState::drop_flow() {
-  // What the peer was told of stays until the user's end takes it back; what our own rails read does not.
-  std::vector<std::shared_ptr<memory::Region>> sources;
-  sender_.collect(sources);
-  for (const auto& region : sources) engine_.revoke(*region);
   sender_.give_up();
-  receiver_.settle(true);
+  receiver_.settle(true);  // memory that the peer was told of stays until the user's end takes it back
   engine_.close_flow(*flow_);
   flow_ = nullptr;
   context_->note_leaving(-std::exchange(leaving_, 0));
