@@ -128,6 +128,7 @@ enum class Blame : std::uint8_t {
   link,       ///< the link broke, or was disconnected: the operation may be done again on another
   operation,  ///< this operation alone: the target has no such key or range, or the source cannot be read. Done again
               ///< it would fail again. The link may break with it (a `lost` event says so)
+  unknown,    ///< one of the two, and the driver cannot tell
 };
 
 /// What the machine that a link leads to says of the process there.

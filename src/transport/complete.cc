@@ -13,7 +13,7 @@ void Engine::leave_flight(Unit& unit, bool delivered) {
   Flow& flow = *unit.operation->flow;
   Link& link = flow.route->links[unit.link];
   Share& share = flow.shares[unit.link];
-  if (unit.operation->kind == Operation::Kind::frame) {
+  if (unit.operation->kind == Operation::Kind::frame || unit.voided) {
     link.frame_done();
     --share.frames;
     return;
@@ -22,6 +22,7 @@ void Engine::leave_flight(Unit& unit, bool delivered) {
   flow.bytes_in_flight -= unit.bytes;
   flow.route->bytes_in_flight -= unit.bytes;
   if (flow.bytes_in_flight == 0) --flow.route->bulk_flows;
+  if (unit.faults != 0) end_isolation(unit);
   if (delivered) {
     link.piece_delivered(unit.bytes, unit.stamp, clock_->now());
   } else {
@@ -37,6 +38,12 @@ void Engine::let_go(Unit& unit) {
 
 void Engine::on_unit_done(Unit* unit, bool delivered) {
   let_go(*unit);
+  if (unit->again) [[unlikely]] {
+    // Its target has shut the link out and lacks it: that its buffer is free again says nothing.
+    leave_flight(*unit, false);
+    if (!unit->finished) return queue_again(*unit->operation->flow, *unit);
+    return release_unit(unit);
+  }
   leave_flight(*unit, delivered);
   if (!unit->finished && !unit->operation->sequenced()) finish_unit(unit);
   if (unit->finished) release_unit(unit);
@@ -53,13 +60,15 @@ void Engine::finish_operation(Operation* operation) {
   if (flow.failed.load(std::memory_order_relaxed)) return;  // `fail_flow` has answered for it
   if (operation->slot != 0) {
     --flow.out_of_sequence;
-    if (void* const before = slots_.content(operation->slot - 1).before; before != nullptr)
-      std::memcpy(before, operation->frame->data, sizeof(std::uint64_t));  // a native atomic
-    slots_.finish(operation->slot - 1, Status::ok);
+    const Slots::Content& content = slots_.content(operation->slot - 1);
+    if (content.withdrawn) operation->failure = FailureCause::deregistered;
+    if (content.before != nullptr && operation->failure == FailureCause::none)
+      std::memcpy(content.before, operation->frame->data, sizeof(std::uint64_t));  // a native atomic
+    end_slot(operation->slot - 1, operation->failure);
     count_outstanding(flow, -1);
     ++counts_.operations_completed;
   }
-  if (operation->counter != nullptr) {
+  if (operation->counter != nullptr && operation->failure == FailureCause::none) {
     // Release: whoever sees the counter may reuse the source.
     std::atomic_ref<std::uint64_t>(*operation->counter).fetch_add(operation->counter_value, std::memory_order_release);
   }
@@ -72,14 +81,16 @@ void Engine::finish_operation(Operation* operation) {
   }
 }
 
-void Engine::give_up_atomic(Operation& operation) {
-  slots_.finish(operation.slot - 1, Status::rail_failed);
+void Engine::give_up_atomic(Operation& operation, FailureCause cause) {
+  end_slot(operation.slot - 1, cause);
   operation.slot = 0;
   count_outstanding(*operation.flow, -1);
 }
 
 void Engine::release_unit(Unit* unit) {
   Operation* operation = unit->operation;
+  if (unit->faults != 0) end_isolation(*unit);
+  if (unit->void_frame != nullptr) frames_->give(unit->void_frame);
   units_.give(unit);
   if (--operation->units == 0 && operation->whole && operation->unfinished == 0) release_operation(operation);
 }
@@ -100,6 +111,14 @@ void Engine::give_up_unit(Unit* unit) {
     --unit->operation->unfinished;
   }
   release_unit(unit);
+}
+
+std::optional<Error> Engine::untold_failure(int peer) const {
+  const Flow* const flow = existing_flow(peer);
+  if (flow == nullptr) return std::nullopt;
+  if (const auto failure = flow->failures.take_untold()) return to_error(*failure);
+  if (const auto failure = slots_.failures().take_untold(peer)) return to_error(*failure);
+  return std::nullopt;
 }
 
 void Engine::fail_flow(Flow& flow, Error error) {
@@ -134,10 +153,12 @@ void Engine::fail_flow(Flow& flow, Error error) {
   }
   flow.queued = 0;
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
-    if (slots_.content(slot).flow == &flow) slots_.finish(slot, Status::peer_lost);
+    if (slots_.content(slot).flow == &flow) slots_.finish(slot, FailureCause::peer_lost);
   }
   flow.fetches = 0;
   flow.replies.clear();
+  flow.refusals.clear();
+  flow.confirm = false;
   count_outstanding(flow, -static_cast<std::int64_t>(flow.outstanding.load(std::memory_order_relaxed)));
   if (flow.inbox != nullptr) flow.inbox->on_failed();
 }

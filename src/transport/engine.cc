@@ -265,8 +265,7 @@ std::uint32_t Engine::session(const Identity& from, const Identity& to) const {
   return hash;
 }
 
-bool Engine::progress() {
-  now_ = clock_->now();
+std::size_t Engine::poll_rails() {
   std::size_t happened = 0;
   for (std::size_t rail = 0; rail < rails_.size(); ++rail) {
     const std::size_t count = rails_[rail]->poll(events_);
@@ -274,12 +273,19 @@ bool Engine::progress() {
     happened += count;
     if (rail_states_[rail].posted_receives < rail_states_[rail].most_receives) post_receives(rail);
   }
+  return happened;
+}
+
+bool Engine::progress() {
+  now_ = clock_->now();
+  std::size_t happened = poll_rails();
   if (!ready_.empty() && release_all_ready()) ++happened;
   if (!active_.empty() && transmit()) ++happened;
   idle_passes_ = happened == 0 ? idle_passes_ + 1 : 0;
   if (!reporting_.empty() && report(idle_passes_ >= 1)) ++happened;
   if (!noticing_.empty() && send_pongs()) ++happened;
   if (!fence_requests_.empty() && answer_fences()) ++happened;
+  if (!refusing_.empty() && tell_refusals()) ++happened;
   if (!rumours_.empty()) spread_rumours();
   if (leaving_ != 0) retire();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();

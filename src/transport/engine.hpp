@@ -141,6 +141,13 @@ class Engine {
   /// lost. Polls the rails: not from an Inbox or another handler. Frames of peers are kept out by `conceal`, first;
   /// what the region cache keeps of the memory is the caller's to have forgotten.
   void revoke(memory::Region& region);
+  /// Operations under way advance no counter in this memory any more.
+  void forget_counters(std::span<const std::uint64_t> counters) {
+    operations_.for_each([counters](Operation& operation) {
+      const std::uint64_t* const counter = operation.counter;
+      if (counter >= counters.data() && counter < counters.data() + counters.size()) operation.counter = nullptr;
+    });
+  }
 
   /// The flow to a peer, connected on first use.
   Result<Flow*> flow(int peer);
@@ -213,10 +220,17 @@ class Engine {
 
   /// Whether a slot was ever given out under that number.
   bool slot_known(const Ticket& ticket) const {
-    return ticket.slot - 1 < kSlots && ticket.number <= slots_.generation(ticket.slot - 1);
+    return ticket.slot - 1 < kSlots && slots_.was_taken(ticket.number);
   }
   bool slot_done(const Ticket& ticket) const { return slots_.done(ticket.slot - 1, ticket.number); }
-  Status slot_status(const Ticket& ticket) const { return slots_.status(ticket.slot - 1, ticket.number); }
+  /// How an operation out of sequence that is done has failed; nothing: it has not.
+  std::optional<Failure> slot_failure(const Ticket& ticket) const { return slots_.failures().find(ticket.number); }
+  Status slot_status(const Ticket& ticket) const {
+    const auto failure = slot_failure(ticket);
+    return failure ? status_of(failure->cause) : Status::ok;
+  }
+  /// A failed operation to that peer that nobody has asked about, once.
+  std::optional<Error> untold_failure(int peer) const;
   /// Operations of all flows that are not complete yet.
   std::uint64_t outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
@@ -321,6 +335,8 @@ class Engine {
   bool retire_flow(Flow& flow);
   bool retire_route(Route& route);
   void drop_link(Link& link);
+  /// Polls every rail once, at most a batch each; returns how much had happened.
+  std::size_t poll_rails();
   void note_backpressure() { ++counts_.backpressure; }
 
   // sleep.cc
@@ -347,7 +363,7 @@ class Engine {
   template <typename Append>
   bool queue_write(Flow& flow, const Bulk& bulk, bool with_frame, Append&& append, std::uint64_t& number);
   static void append_put(Operation& frame, const PutRecord& put);
-  static void append_signal(Operation& frame, const SignalRecord& signal);
+  static void append_signal(Operation& frame, const SignalRecord& signal, bool joined);
   static void append_message(Operation& frame, const MessageRecord& message);
   void activate(Flow& flow);
 
@@ -393,6 +409,25 @@ class Engine {
   void on_pong(Route& route, wire::LinkPlace place, std::uint32_t round);
   void on_fence(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, LossCause cause);
   void on_fenced(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, std::span<const std::byte> body);
+
+  // refuse.cc
+  void refuse(Flow& flow, std::uint32_t sequence, std::uint32_t record, std::uint32_t count, FailureCause cause);
+  static FailureCause refusal_cause(const Exposure* exposure, const wire::RecordReader::Record& record);
+  static bool take_skip(Flow& flow, std::uint32_t sequence);
+  bool tell_refusals();
+  void tend_refusals(Flow& flow);
+  void on_refused(Flow& flow, std::span<const std::byte> body);
+  void on_confirmed(Flow& flow, std::uint64_t known);
+  void fail_records(Flow& flow, const Unit& unit, const wire::RefusedRecords& refused);
+  void note_failure(Flow& flow, std::uint64_t number, std::uint32_t sequence, FailureCause cause);
+  void end_slot(std::uint32_t slot, FailureCause cause);
+  void fail_operation(Operation& operation, FailureCause cause, std::uint32_t sequence);
+  bool make_void(Unit& unit);
+  bool post_void(Flow& flow, Operation& operation);
+  Link* isolate(Flow& flow, const Unit& unit);
+  static void end_isolation(Unit& unit);
+
+  // notice.cc
   void note_for(Route& route);
   bool send_pongs();
   bool send_pong(Route& route, const Pong& pong);
@@ -433,7 +468,7 @@ class Engine {
   void release_fenced(Flow& flow, Link& link, const wire::FencedBody& report, std::span<const std::byte> bits);
   void queue_again(Flow& flow, Unit& unit);
   void forget_again(Flow& flow, const Unit& unit);
-  void unit_came_back(Flow& flow, Unit& unit, const std::string& why);
+  void unit_came_back(Flow& flow, Unit& unit, fabric::Blame blame, const std::string& why);
   void try_link(Route& route, Link& link);
   void tend_attempt(Route& route, Link& link);
   void attempt_failed(Route& route, Link& link);
@@ -456,7 +491,7 @@ class Engine {
   void release_ready(Flow& flow);
   bool release_all_ready();
   void apply_frame(Flow& flow, const memory::Buffer& buffer);
-  void apply_record(Flow& flow, const wire::RecordReader::Record& record);
+  bool apply_record(Flow& flow, const wire::RecordReader::Record& record, FailureCause& cause);
   void apply_reply(Flow& flow, const wire::RecordReader::Record& record);
   void took_effect(Flow& flow);
   void post_receives(std::size_t rail);
@@ -464,11 +499,14 @@ class Engine {
   void give_report(memory::Buffer* buffer);
   std::uint32_t session(const Identity& from, const Identity& to) const;
 
+  // revoke.cc
+  void take_back_units(const memory::Region& region);
+
   // complete.cc
   void finish_unit(Unit* unit);
   void finish_operation(Operation* operation);
   /// Whether it took effect is not known, and it is not sent again.
-  void give_up_atomic(Operation& operation);
+  void give_up_atomic(Operation& operation, FailureCause cause);
   void release_unit(Unit* unit);
   void release_operation(Operation* operation);
   void leave_flight(Unit& unit, bool delivered);
@@ -518,6 +556,7 @@ class Engine {
   std::vector<Flow*> ready_;      ///< have held frames whose turn has come
   std::vector<Route*> watched_;   ///< have something under way, or a link in trouble
   std::vector<Route*> noticing_;  ///< have pings to answer
+  std::vector<Flow*> refusing_;   ///< have refusals to tell of, or to confirm
   std::vector<FenceRequest> fence_requests_;
   std::vector<int> rumours_;  ///< lost peers that the others have not been told of
   std::uint32_t heard_flows_ = 0;

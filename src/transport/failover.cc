@@ -15,6 +15,8 @@ constexpr std::int64_t kMostBackOff = 10'000'000'000;
 constexpr std::int64_t kMostPause = 1'000'000'000;  ///< between two attempts that fail
 constexpr std::int64_t kSteady = 60'000'000'000;    ///< of life without a fault, that halves the back-off
 constexpr std::uint8_t kAnswersToRejoin = 3;
+/// A piece that came back so often from rails that cannot tell, all but the first time alone on its link, is at fault.
+constexpr std::uint8_t kMostFaults = 4;
 
 std::int64_t next_back_off(std::int64_t before, std::int64_t lived) {
   if (before == 0) return kFirstBackOff;
@@ -187,20 +189,29 @@ void Engine::queue_again(Flow& flow, Unit& unit) {
 void Engine::forget_again(Flow& flow, const Unit& unit) { std::erase(flow.replay, &unit); }
 
 /// An operation of the unit came back undone.
-void Engine::unit_came_back(Flow& flow, Unit& unit, const std::string& why) {
+void Engine::unit_came_back(Flow& flow, Unit& unit, fabric::Blame blame, const std::string& why) {
   Link& link = flow.route->links[unit.link];
+  const bool current = unit.epoch == link.health.epoch && link.up();
+  const bool direct = unit.operation->kind != Operation::Kind::frame && !unit.voided;
+  // Our own buffers are always good: only what names a caller's or a peer's memory can be at fault.
+  bool guilty = direct && blame == fabric::Blame::operation;
+  if (direct && blame == fabric::Blame::unknown) guilty = ++unit.faults >= kMostFaults;
   // While it still counts as in flight: a link that dies with something on it must be fenced.
-  if (unit.epoch == link.health.epoch && link.up()) fail_link(*flow.route, link, LossCause::broken, why);
+  if (current && blame != fabric::Blame::operation) fail_link(*flow.route, link, LossCause::broken, why);
+  if (guilty && !unit.finished && !flow.failed.load(std::memory_order_relaxed))
+    fail_operation(*unit.operation, FailureCause::bad_memory, unit.sequence);
   let_go(unit);
   if (unit.finished || flow.failed.load(std::memory_order_relaxed)) return give_up_unit(&unit);
   leave_flight(unit, false);
   if (unit.operation->kind == Operation::Kind::atomic) {
     --flow.out_of_sequence;
-    give_up_atomic(*unit.operation);
+    give_up_atomic(*unit.operation, guilty ? FailureCause::bad_memory : FailureCause::rail_failed);
     return give_up_unit(&unit);
   }
   if (unit.again) return queue_again(flow, unit);
-  if (unit.operation->sequenced()) return;  // `release_fenced` finds it
+  // The rail itself says that it has not landed. Where its link has died, `release_fenced` finds it.
+  if (blame == fabric::Blame::operation && direct && current && link.up()) return queue_again(flow, unit);
+  if (unit.operation->sequenced()) return;
   if (flow.shares[unit.link].unfenced) {
     flow.parked.push_back(&unit);
   } else {

@@ -49,14 +49,17 @@ Status status_of(FailureCause cause) {
 }
 
 Error to_error(const Failure& failure) {
-  return {status_of(failure.cause),
-          fmt::format("operation {} to rank {} failed: {}", failure.number, failure.peer, to_string(failure.cause)),
-          {.peer = failure.peer, .operation = "completion", .sequence = failure.sequence}};
+  return {
+      status_of(failure.cause),
+      failure.cause == FailureCause::too_old
+          ? fmt::format("whether operation {} failed is not known: {}", failure.number, to_string(failure.cause))
+          : fmt::format("operation {} to rank {} failed: {}", failure.number, failure.peer, to_string(failure.cause)),
+      {.peer = failure.peer, .operation = "completion", .sequence = failure.sequence}};
 }
 
-void FailureLog::record(const Failure& failure) {
+bool FailureLog::record(const Failure& failure) {
   const std::lock_guard lock(mutex_);
-  if (!failures_.emplace(failure.number, failure).second) return;
+  if (!failures_.emplace(failure.number, failure).second) return false;
   if (!failure.told) untold_.fetch_add(1, std::memory_order_relaxed);
   if (failures_.size() > kMost) {
     const auto oldest = failures_.begin();
@@ -65,6 +68,7 @@ void FailureLog::record(const Failure& failure) {
     failures_.erase(oldest);
   }
   newest_.store(std::max(newest_.load(std::memory_order_relaxed), failure.number), std::memory_order_relaxed);
+  return true;
 }
 
 std::optional<Failure> FailureLog::look_up(std::uint64_t number) {

@@ -45,8 +45,8 @@ class FailureLog {
  public:
   static constexpr std::size_t kMost = 4096;
 
-  /// Before the operation counts as complete. The same number twice is one failure.
-  void record(const Failure& failure);
+  /// Before the operation counts as complete. False: this number has failed already.
+  bool record(const Failure& failure);
   /// How an operation that is complete has failed; nothing: it has not. Counts as told.
   std::optional<Failure> find(std::uint64_t number) {
     // Relaxed: recorded before the operation was published as complete, which the caller has acquired.

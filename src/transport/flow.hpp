@@ -109,6 +109,15 @@ struct Flow {
   bool heard = false;
   std::vector<Reply> replies;
 
+  // Refusals (refuse.cc).
+  std::vector<wire::RefusedRecords> refusals;  ///< of the peer's operations, which it does not know of yet; by sequence
+  std::int64_t refusals_due = 0;               ///< when the peer is told, or told again
+  bool confirm = false;                        ///< the peer's refusals up to `confirmed` are known: to be said
+  std::uint64_t confirmed = 0;
+  std::vector<std::uint32_t> skips;  ///< frames to come whose first operation has failed at its origin
+  /// Units below this are acknowledged: what was refused is not before the peer knows.
+  std::uint32_t effective() const { return refusals.empty() ? arrivals.next() : refusals.front().sequence; }
+
   // Health. Times are the engine's health clock.
   std::vector<Unit*> replay;                 ///< to be posted again, before anything new
   std::vector<Unit*> parked;                 ///< out of sequence, of a dead link that is not fenced yet
@@ -127,6 +136,7 @@ struct Flow {
   bool in_active = false;
   bool in_reporting = false;
   bool in_ready = false;
+  bool in_refusing = false;
 
   Share& share(const Link& link) { return shares[route->index_of(link)]; }
   bool may_send(std::uint32_t window) const {

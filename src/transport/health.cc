@@ -43,6 +43,7 @@ bool Engine::at_rest(const Flow& flow) const {
   if (flow.failed.load(std::memory_order_relaxed)) return true;
   if (flow.outstanding.load(std::memory_order_relaxed) != 0 || !flow.unacknowledged.empty() || !flow.queue.empty())
     return false;
+  if (!flow.refusals.empty()) return false;
   return std::ranges::none_of(flow.shares, &Share::unfenced);
 }
 

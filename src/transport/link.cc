@@ -24,8 +24,10 @@ const char* to_string(LossCause cause) {
                                            "the local interface is down",
                                            "the peer's interface is down",
                                            "no connection came about",
-                                           "no link answers"};
-  return kTexts[static_cast<std::size_t>(cause)];
+                                           "no link answers",
+                                           "memory that it used was taken back"};
+  const auto index = static_cast<std::size_t>(cause);
+  return index < std::size(kTexts) ? kTexts[index] : "a cause of a newer version";
 }
 
 Link::Link(std::uint16_t rail, std::uint16_t remote_rail, double line_rate, std::size_t max_write,

@@ -29,6 +29,7 @@ enum class LossCause : std::uint8_t {
   remote_down,  ///< the peer says that its interface is down
   unconnected,  ///< no connection came about
   mute,         ///< no link answers, for half of the time that a peer is given
+  revoked,      ///< it carried something of memory that was taken back
 };
 const char* to_string(LossCause cause);
 
@@ -109,6 +110,7 @@ class Link {
   std::int64_t deadline(std::int64_t floor) const;
 
   LinkHealth health;
+  const void* sole = nullptr;  ///< a piece that is to be alone on the link, to find out whether it breaks it
 
  private:
   void resize();

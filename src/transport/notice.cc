@@ -74,6 +74,10 @@ void Engine::on_notice(Flow& flow, const memory::Buffer& buffer) {
       return on_fence(flow, place, record->header.exposure, static_cast<LossCause>(record->header.detail));
     case wire::RecordKind::fenced:
       return on_fenced(flow, place, record->header.exposure, record->body);
+    case wire::RecordKind::refused:
+      return on_refused(flow, record->body);
+    case wire::RecordKind::confirmed:
+      return on_confirmed(flow, record->header.offset);
     case wire::RecordKind::leave:
       if (header->sequence == flow.arrivals.next()) part_from(route);  // else something of it is still on its way
       return;

@@ -9,6 +9,7 @@
 #include "fabric/rail.hpp"
 #include "memory/region.hpp"
 #include "memory/slab.hpp"
+#include "transport/failures.hpp"
 #include "transport/link.hpp"
 
 namespace railyard::transport {
@@ -47,6 +48,8 @@ struct Operation {
   Kind kind = Kind::frame;
   bool whole = false;   ///< every piece has been posted
   bool fenced = false;  ///< nothing that came before may still be under way outside the sequence when this starts
+  FailureCause failure = FailureCause::none;  ///< it has failed alone: what is left of it is not sent
+  bool withdrawn = false;                     ///< its local memory was taken back: nothing of it can be sent again
   std::uint16_t records = 0;
   std::uint32_t units = 0;       ///< pieces that exist
   std::uint32_t unfinished = 0;  ///< pieces not acknowledged (or delivered, or read) yet
@@ -62,6 +65,9 @@ struct Operation {
   std::uint64_t* counter = nullptr;
   std::uint64_t counter_value = 0;
   std::uint32_t slot = 0;  ///< out-of-sequence completion, plus one
+  /// Of an ordered write: the caller's number of it, and the frame that follows with its signal or message.
+  std::uint64_t submission = 0;
+  Operation* companion = nullptr;  ///< in the queue or unacknowledged as long as a piece of the write is
   fabric::AtomicRequest request;
 };
 
@@ -79,6 +85,9 @@ struct Unit : fabric::PostContext {
   bool lost = false;       ///< its link died; whether it arrived is not known yet
   bool again = false;      ///< did not arrive: goes out once more as soon as the rail has let go of it
   std::uint8_t attempts = 0;
+  std::uint8_t faults = 0;               ///< times it came back and the rail could not tell whether it was at fault
+  bool voided = false;                   ///< a frame that says so goes in its place
+  memory::Buffer* void_frame = nullptr;  ///< that frame
   RateStamp stamp;
 };
 

@@ -29,6 +29,13 @@ class Pool {
     --outstanding_;
   }
   std::size_t outstanding() const { return outstanding_; }
+  /// Every object there is, taken or not.
+  template <typename Visit>
+  void for_each(Visit&& visit) {
+    for (auto& block : blocks_) {
+      for (std::size_t i = 0; i < per_block_; ++i) visit(block[i]);
+    }
+  }
   /// Makes room for at least one more without touching the free list's users: so that the first op allocates nothing.
   bool grow() {
     const std::size_t have = blocks_.size() * per_block_;

@@ -143,7 +143,7 @@ void Engine::accept_report(Flow& flow, const wire::FrameHeader& header) {
          static_cast<std::int32_t>(flow.unacknowledged.head()->sequence - flow.acknowledged) < 0) {
     Unit* unit = flow.unacknowledged.pop();
     // A lone link's writes complete when they have left: only the acknowledgement tells how long they took.
-    if (flow.shares.size() == 1 && unit->operation->kind == Operation::Kind::write) {
+    if (flow.shares.size() == 1 && unit->operation->kind == Operation::Kind::write && !unit->voided) {
       flow.route->links.front().note_trip(now_ - unit->stamp.posted_at);
     }
     leave_flight(*unit, true);
@@ -200,16 +200,39 @@ void Engine::apply_frame(Flow& flow, const memory::Buffer& buffer) {
   const std::span<const std::byte> bytes{buffer.data, buffer.bytes};
   const auto header = wire::parse_header(bytes);
   wire::RecordReader reader(bytes, *header);
-  while (const auto record = reader.next()) apply_record(flow, *record);
-  if (!reader.ok()) ++counts_.dropped_malformed;
+  // An operation whose first part was refused, or failed at its origin, has no second.
+  bool skip = !flow.skips.empty() && take_skip(flow, header->sequence);
+  FailureCause cause = FailureCause::none;
+  std::uint32_t index = 0;
+  for (; const auto record = reader.next(); ++index) {
+    if (!record->joined && index != 0) skip = false;
+    if (skip || apply_record(flow, *record, cause)) continue;
+    refuse(flow, header->sequence, index, 1, cause);
+    skip = true;
+  }
+  if (reader.ok()) return;
+  ++counts_.dropped_malformed;
+  refuse(flow, header->sequence, index, header->records - index, FailureCause::malformed);
 }
 
-void Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record) {
-  if (record.header.kind == wire::RecordKind::reply) return apply_reply(flow, record);
-  if (record.header.kind == wire::RecordKind::message) {
-    if (flow.inbox == nullptr || !flow.inbox->on_message(record.header, record.body)) ++counts_.dropped_malformed;
-    return;
+/// False: refused, and its origin hears of it. A fetch hears by its reply.
+bool Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record, FailureCause& cause) {
+  if (record.header.kind == wire::RecordKind::reply) {
+    apply_reply(flow, record);
+    return true;
   }
+  if (record.header.kind == wire::RecordKind::message) {
+    if (flow.inbox != nullptr && flow.inbox->on_message(record.header, record.body)) return true;
+    ++counts_.dropped_malformed;
+    cause = FailureCause::malformed;
+    return false;
+  }
+  if (record.header.kind == wire::RecordKind::nothing) {
+    if (record.header.exposure != 0 && flow.skips.size() < wire::kMaxWindow)
+      flow.skips.push_back(static_cast<std::uint32_t>(record.header.offset));
+    return true;
+  }
+  bool answered = false;
   const Exposure* exposure = exposures_.find(record.header.exposure);
   bool good = exposure != nullptr;
   switch (record.header.kind) {
@@ -230,13 +253,14 @@ void Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record) 
         break;
       }
       std::memcpy(&body, record.body.data(), sizeof body);
-      Reply reply{body.request, static_cast<std::uint8_t>(Status::ok), 0};
+      Reply reply{body.request, 0, 0};
       good = good && apply_atomic(*exposure, record.header.offset, static_cast<AtomicOp>(record.header.detail), body,
                                   reply.value);
-      if (!good) reply.status = static_cast<std::uint8_t>(Status::out_of_range);
+      if (!good) reply.status = static_cast<std::uint8_t>(refusal_cause(exposure, record));
       if (body.request != 0) {
         if (flow.replies.size() < kMostFetches) {
           flow.replies.push_back(reply);
+          answered = true;
           activate(flow);
         } else {
           good = false;  // more questions than the peer may ask at a time
@@ -247,7 +271,10 @@ void Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record) 
     default:
       good = false;
   }
-  if (!good) ++(exposure == nullptr ? counts_.dropped_stale : counts_.dropped_malformed);
+  if (good) return true;
+  ++(exposure == nullptr ? counts_.dropped_stale : counts_.dropped_malformed);
+  cause = refusal_cause(exposure, record);
+  return answered;
 }
 
 void Engine::apply_reply(Flow& flow, const wire::RecordReader::Record& record) {
@@ -259,9 +286,13 @@ void Engine::apply_reply(Flow& flow, const wire::RecordReader::Record& record) {
   }
   std::memcpy(&value, record.body.data(), sizeof value);
   const Slots::Content& content = slots_.content(slot);
-  const bool success = static_cast<Status>(record.header.detail) == Status::ok;
-  if (success) std::memcpy(content.before, &value, content.width);  // little-endian: the low bytes come first
-  slots_.finish(slot, success ? Status::ok : Status::out_of_range);
+  auto cause = static_cast<FailureCause>(record.header.detail);
+  if (content.withdrawn) {
+    cause = FailureCause::deregistered;
+  } else if (cause == FailureCause::none) {
+    std::memcpy(content.before, &value, content.width);  // little-endian: the low bytes come first
+  }
+  end_slot(slot, cause);
   --flow.fetches;
   count_outstanding(flow, -1);
   ++counts_.operations_completed;
@@ -284,7 +315,7 @@ void Engine::on_failed(std::size_t rail, const fabric::Event& event) {
       break;
   }
   auto* unit = static_cast<Unit*>(event.context);
-  unit_came_back(*unit->operation->flow, *unit, why);
+  unit_came_back(*unit->operation->flow, *unit, event.blame, why);
 }
 
 }  // namespace railyard::transport

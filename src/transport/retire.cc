@@ -25,7 +25,8 @@ void Engine::close_flow(Flow& flow) {
   std::erase(active_, &flow);
   std::erase(reporting_, &flow);
   std::erase(ready_, &flow);
-  flow.in_active = flow.in_reporting = flow.in_ready = false;
+  std::erase(refusing_, &flow);
+  flow.in_active = flow.in_reporting = flow.in_ready = flow.in_refusing = false;
   std::erase_if(fence_requests_, [&flow](const FenceRequest& request) { return request.flow == &flow; });
   flow.held.for_each([this](memory::Buffer* buffer) { receives_->give(buffer); });
   if (flow.heard) --heard_flows_;

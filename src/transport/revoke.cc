@@ -1,8 +1,72 @@
 /// Taking memory back while operations of our own use it.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "base/log.hpp"
 #include "transport/engine.hpp"
 
 namespace railyard::transport {
+namespace {
 
-void Engine::revoke(memory::Region& region) { region.revoke(); }
+/// Looks at the rails until each has given back what a link that was disconnected held.
+constexpr int kMostLooks = 100000;
+
+bool overlap(const std::byte* first, std::uint64_t bytes, std::span<const std::byte> memory) {
+  // As numbers: the two may have nothing to do with each other.
+  const auto begin = reinterpret_cast<std::uintptr_t>(first);
+  const auto other = reinterpret_cast<std::uintptr_t>(memory.data());
+  return bytes != 0 && begin < other + memory.size() && other < begin + bytes;
+}
+
+bool uses(const Operation& operation, const memory::Region& region) {
+  if (operation.local == nullptr) return false;
+  return operation.region.get() == &region || overlap(operation.local, operation.bytes, region.memory());
+}
+
+}  // namespace
+
+void Engine::revoke(memory::Region& region) {
+  if (region.revoked()) return;
+  now_ = clock_->now();
+  operations_.for_each([&](Operation& operation) {
+    if (operation.flow == nullptr || !uses(operation, region)) return;
+    operation.withdrawn = true;
+    // What is not whole still waits to be sent. What is may have arrived: only a piece that must go out again fails it.
+    if (!operation.whole) fail_operation(operation, FailureCause::deregistered, operation.flow->next_sequence);
+  });
+  for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+    Slots::Content& content = slots_.content(slot);
+    if (overlap(static_cast<const std::byte*>(content.before), content.width, region.memory()))
+      content.withdrawn = true;
+  }
+  take_back_units(region);
+  region.revoke();
+}
+
+/// A rail lets go of a piece when its link ends: that is the only way that every driver has.
+void Engine::take_back_units(const memory::Region& region) {
+  std::vector<const Unit*> waiting;
+  units_.for_each([&](const Unit& unit) {
+    if (unit.operation != nullptr && unit.posted && !unit.voided && uses(*unit.operation, region))
+      waiting.push_back(&unit);
+  });
+  for (const Unit* unit : waiting) {
+    Route& route = *unit->operation->flow->route;
+    Link& link = route.links[unit->link];
+    if (unit->epoch != link.health.epoch || !link.up()) continue;  // that link has ended already
+    fail_link(route, link, LossCause::revoked, "");
+    drop_link(link);  // where nobody is left who would have it made anew
+  }
+  const auto held = [](const Unit* unit) { return unit->posted; };
+  for (int look = 0; std::ranges::any_of(waiting, held); ++look) {
+    if (look == kMostLooks) {
+      log_error("memory is taken back though {} pieces of it did not come back from their rails",
+                std::ranges::count_if(waiting, held));
+      return;
+    }
+    if (poll_rails() == 0) clock_->idle();
+  }
+}
 
 }  // namespace railyard::transport

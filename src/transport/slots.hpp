@@ -1,4 +1,4 @@
-/// Slots: operations that complete out of sequence (gets, fetches, relaxed puts), each named by slot and generation.
+/// Slots: operations that complete out of sequence (gets, fetches, relaxed puts), each named by slot and number.
 #pragma once
 
 #include <atomic>
@@ -6,12 +6,13 @@
 #include <memory>
 #include <vector>
 
-#include "railyard/result.hpp"
+#include "transport/failures.hpp"
 
 namespace railyard::transport {
 
 struct Flow;
 
+/// A ticket names a slot and the number that the slot had: numbers count all that ever took one, so none comes twice.
 class Slots {
  public:
   explicit Slots(std::uint32_t count) : slots_(std::make_unique<Slot[]>(count)) {
@@ -24,6 +25,8 @@ class Slots {
     void* before = nullptr;  ///< fetch: where the old value goes
     std::uint32_t width = 0;
     bool fetch = false;
+    bool withdrawn = false;  ///< the memory for the old value was taken back
+    int peer = -1;
   };
 
   bool empty() const { return free_.empty(); }
@@ -32,53 +35,50 @@ class Slots {
     const std::uint32_t index = free_.back();
     free_.pop_back();
     slots_[index].content = content;
+    // The baton's holder is the only writer.
+    taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    slots_[index].number.store(taken_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     return index;
   }
   /// Ends the operation in the slot: its tickets answer from now on, and the slot may be used again.
-  void finish(std::uint32_t index, Status status) {
+  void finish(std::uint32_t index, FailureCause cause) {
     Slot& slot = slots_[index];
-    const std::uint64_t generation = slot.generation.load(std::memory_order_relaxed);
-    if (status != Status::ok)
-      slot.failed.store(generation << kStatusBits | static_cast<std::uint64_t>(status), std::memory_order_relaxed);
+    if (cause != FailureCause::none) failures_.record({number(index), slot.content.peer, 0, cause});
     slot.content = {};
-    // Release: whoever sees the new generation sees the bytes or the value that the operation brought.
-    slot.generation.store(generation + 1, std::memory_order_release);
+    // Release: whoever sees that the number is gone sees the bytes or the value that the operation brought.
+    slot.number.store(0, std::memory_order_release);
     free_.push_back(index);
   }
-  const Content& content(std::uint32_t index) const { return slots_[index].content; }
-  std::uint64_t generation(std::uint32_t index) const {
-    return slots_[index].generation.load(std::memory_order_relaxed);
+  /// Whether anything ever took a slot under that number. Any thread, of a number it was given.
+  bool was_taken(std::uint64_t number) const { return number <= taken_.load(std::memory_order_relaxed); }
+  Content& content(std::uint32_t index) { return slots_[index].content; }
+  std::uint64_t number(std::uint32_t index) const { return slots_[index].number.load(std::memory_order_relaxed); }
+  bool done(std::uint32_t index, std::uint64_t number) const {
+    return slots_[index].number.load(std::memory_order_acquire) != number;
   }
-  bool done(std::uint32_t index, std::uint64_t generation) const {
-    return slots_[index].generation.load(std::memory_order_acquire) != generation;
-  }
-  /// How an operation that is done has ended.
-  Status status(std::uint32_t index, std::uint64_t generation) const {
-    const std::uint64_t failed = slots_[index].failed.load(std::memory_order_relaxed);
-    if (failed >> kStatusBits != generation) return Status::ok;
-    return static_cast<Status>(failed & ((1U << kStatusBits) - 1));
-  }
+  /// How the operations that are done have failed, by number.
+  FailureLog& failures() const { return failures_; }
 
-  /// On the wire: index and the low bits of the generation; never 0.
+  /// On the wire: index and the low bits of the number; never 0.
   std::uint32_t request(std::uint32_t index) const {
-    return ((index + 1U) << 16U) | static_cast<std::uint16_t>(generation(index));
+    return ((index + 1U) << 16U) | static_cast<std::uint16_t>(number(index));
   }
   /// The slot that a request names, if it is still under way for that flow.
   bool find(std::uint32_t request, const Flow* flow, std::uint32_t count, std::uint32_t& index) const {
     index = (request >> 16U) - 1U;
     return index < count && slots_[index].content.flow == flow && slots_[index].content.fetch &&
-           static_cast<std::uint16_t>(generation(index)) == static_cast<std::uint16_t>(request);
+           static_cast<std::uint16_t>(number(index)) == static_cast<std::uint16_t>(request);
   }
 
  private:
-  static constexpr int kStatusBits = 8;
   struct Slot {
-    std::atomic<std::uint64_t> generation{1};
-    std::atomic<std::uint64_t> failed{0};  ///< the last generation that failed, and how
+    std::atomic<std::uint64_t> number{0};  ///< of what is in it; 0: nothing
     Content content;
   };
   std::unique_ptr<Slot[]> slots_;
   std::vector<std::uint32_t> free_;
+  std::atomic<std::uint64_t> taken_{0};
+  mutable FailureLog failures_;
 };
 
 /// How many operations may be under way out of sequence, in all.

@@ -83,10 +83,11 @@ void Engine::append_put(Operation& frame, const PutRecord& put) {
   ++frame.records;
 }
 
-void Engine::append_signal(Operation& frame, const SignalRecord& signal) {
-  std::byte* body = wire::FrameWriter::append(frame.frame->data, frame.frame->bytes,
-                                              {wire::RecordKind::signal, static_cast<std::uint8_t>(signal.op),
-                                               sizeof signal.value, signal.exposure, signal.index});
+void Engine::append_signal(Operation& frame, const SignalRecord& signal, bool joined) {
+  const auto kind = joined ? wire::joined(wire::RecordKind::signal) : wire::RecordKind::signal;
+  std::byte* body = wire::FrameWriter::append(
+      frame.frame->data, frame.frame->bytes,
+      {kind, static_cast<std::uint8_t>(signal.op), sizeof signal.value, signal.exposure, signal.index});
   std::memcpy(body, &signal.value, sizeof signal.value);
   ++frame.records;
 }
@@ -98,7 +99,7 @@ bool Engine::try_records(Flow& flow, const PutRecord* put, const SignalRecord* s
   Operation* frame = open_frame(flow, bytes);
   if (frame == nullptr) return false;
   if (put != nullptr) append_put(*frame, *put);
-  if (signal != nullptr) append_signal(*frame, *signal);
+  if (signal != nullptr) append_signal(*frame, *signal, put != nullptr);
   number = frame->number = count_submission(flow);
   push(flow);
   return true;
@@ -134,10 +135,10 @@ bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ti
   wire::AtomicBody wire_body = atomic.body;
   ticket.peer = flow.peer;
   if (fetch) {
-    const std::uint32_t slot = slots_.take({&flow, before, atomic.body.width, true});
+    const std::uint32_t slot = slots_.take({&flow, before, atomic.body.width, true, false, flow.peer});
     wire_body.request = slots_.request(slot);
     ticket.slot = slot + 1;
-    ticket.number = slots_.generation(slot);
+    ticket.number = slots_.number(slot);
     ++flow.fetches;
     count_outstanding(flow, 1);
   } else {
@@ -182,15 +183,16 @@ bool Engine::queue_write(Flow& flow, const Bulk& bulk, bool with_frame, Append&&
       return false;
     }
     append(*last);
+    write->companion = last;
   }
-  number = last->number = count_submission(flow);
+  number = last->number = write->submission = count_submission(flow);
   push(flow);
   return true;
 }
 
 bool Engine::try_write(Flow& flow, const Bulk& bulk, const SignalRecord* signal, std::uint64_t& number) {
   return queue_write(
-      flow, bulk, signal != nullptr, [&](Operation& frame) { append_signal(frame, *signal); }, number);
+      flow, bulk, signal != nullptr, [&](Operation& frame) { append_signal(frame, *signal, false); }, number);
 }
 
 bool Engine::try_write(Flow& flow, const Bulk& bulk, const MessageRecord& message, std::uint64_t& number) {
@@ -210,9 +212,9 @@ bool Engine::try_native(Flow& flow, const Bulk& at, const fabric::AtomicRequest&
   operation->frame = result;
   ++flow.frames;
   operation->request = request;
-  const std::uint32_t slot = slots_.take({&flow, before, sizeof(std::uint64_t), false});
+  const std::uint32_t slot = slots_.take({&flow, before, sizeof(std::uint64_t), false, false, flow.peer});
   operation->slot = slot + 1;
-  ticket = {slots_.generation(slot), flow.peer, slot + 1};
+  ticket = {slots_.number(slot), flow.peer, slot + 1};
   count_outstanding(flow, 1);
   push(flow);
   return true;
@@ -225,9 +227,9 @@ bool Engine::try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, T
   }
   Operation* operation = queue_bulk(flow, kind, bulk);
   if (operation == nullptr) return false;
-  const std::uint32_t slot = slots_.take({&flow, nullptr, 0, false});
+  const std::uint32_t slot = slots_.take({&flow, nullptr, 0, false, false, flow.peer});
   operation->slot = slot + 1;
-  ticket = {slots_.generation(slot), flow.peer, slot + 1};
+  ticket = {slots_.number(slot), flow.peer, slot + 1};
   count_outstanding(flow, 1);
   push(flow);
   return true;

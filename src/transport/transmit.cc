@@ -78,6 +78,7 @@ bool Engine::start_operation(Flow& flow, Operation& operation) {
     operation.fenced = false;
   }
   if (operation.kind == Operation::Kind::frame) return post_frame(flow, operation);
+  if (operation.failure != FailureCause::none) return post_void(flow, operation);
   if (flow.fence_active) {
     // Frames take effect in sequence by themselves; what lands directly must wait for what came before the fence.
     if (static_cast<std::int32_t>(flow.acknowledged - flow.fence_sequence) < 0) return false;
@@ -169,7 +170,7 @@ Link* Engine::choose_for_piece(Flow& flow, Tried tried) const {
   if (flow.route->bytes_in_flight != 0 && beside_mouse(flow)) return nullptr;
   const std::uint64_t flows = std::max(flow.route->bulk_flows, 1U);
   return choose(flow, flow.first_piece, tried, [flows](const Link& link, const Share& share) {
-    return share.bytes == 0 || (link.has_room() && share.bytes < link.window() / flows);
+    return link.sole == nullptr && (share.bytes == 0 || (link.has_room() && share.bytes < link.window() / flows));
   });
 }
 
@@ -190,7 +191,7 @@ void Engine::write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, st
   header.records = records;
   header.session = flow.session_out;
   header.sequence = sequence;
-  header.acknowledged = flow.arrivals.next();
+  header.acknowledged = flow.effective();
   header.limit = grant(flow);
   header.bytes = bytes;
   std::memcpy(frame, &header, sizeof header);
@@ -258,7 +259,7 @@ bool Engine::post_atomic(Flow& flow, Operation& operation) {
     if (answer == fabric::Post::failed) post_failed(flow, *chosen);
     return answer == fabric::Post::posted;
   }
-  give_up_atomic(operation);
+  give_up_atomic(operation, FailureCause::rail_failed);
   flow.queue.pop();
   --flow.queued;
   operation.whole = true;
@@ -311,7 +312,8 @@ fabric::Post Engine::post_unit(Flow& flow, Unit& unit, Link& link) {
   ++flow.posted;
   unit.in_flight = true;
   link.health.stood = true;
-  if (unit.operation->kind != Operation::Kind::frame) {
+  const Operation::Kind kind = unit.voided ? Operation::Kind::frame : unit.operation->kind;
+  if (kind != Operation::Kind::frame) {
     share.bytes += unit.bytes;
     if (flow.bytes_in_flight == 0) ++flow.route->bulk_flows;
     flow.bytes_in_flight += unit.bytes;
@@ -319,7 +321,7 @@ fabric::Post Engine::post_unit(Flow& flow, Unit& unit, Link& link) {
     note_piece(flow);
   }
   RailStatistics& statistics = rail_states_[link.rail()].statistics;
-  switch (unit.operation->kind) {
+  switch (kind) {
     case Operation::Kind::frame:
       link.frame_posted();
       ++share.frames;
@@ -348,6 +350,11 @@ fabric::Post Engine::hand_over(Flow& flow, Unit& unit, Link& link) {
   if (operation.kind == Operation::Kind::frame) {
     const memory::Buffer& buffer = *operation.frame;
     write_header(flow, buffer.data, wire::FrameKind::sequenced, operation.records, unit.sequence, buffer.bytes);
+    return rail.send(link.remote(), buffer.piece(link.rail()), &unit);
+  }
+  if (unit.voided) {
+    const memory::Buffer& buffer = *unit.void_frame;
+    write_header(flow, buffer.data, wire::FrameKind::sequenced, 1, unit.sequence, buffer.bytes);
     return rail.send(link.remote(), buffer.piece(link.rail()), &unit);
   }
   const RemoteKey& key = operation.remote.keys[link.remote_rail()];
@@ -390,9 +397,21 @@ std::uint32_t Engine::replay(Flow& flow, std::uint32_t most) {
 
 bool Engine::replay_unit(Flow& flow, Unit& unit) {
   if (unit.attempts >= kMostAttempts) return false;
-  const bool frame = unit.operation->kind == Operation::Kind::frame;
+  Operation& operation = *unit.operation;
+  if (operation.withdrawn) fail_operation(operation, FailureCause::deregistered, unit.sequence);
+  if (operation.failure != FailureCause::none) {
+    if (!operation.sequenced()) {
+      finish_unit(&unit);
+      release_unit(&unit);
+      return true;
+    }
+    if (!make_void(unit)) return false;
+  }
+  const bool frame = operation.kind == Operation::Kind::frame || unit.voided;
+  const bool alone = !frame && unit.faults != 0;
   for (Tried tried = 0;;) {
     Link* link = frame ? choose_for_frame(flow, true, tried) : choose_for_piece(flow, tried);
+    if (alone) link = tried == 0 ? isolate(flow, unit) : nullptr;
     if (link == nullptr) return false;
     unit.again = unit.lost = false;
     const fabric::Post answer = post_unit(flow, unit, *link);

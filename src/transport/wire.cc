@@ -34,6 +34,9 @@ std::optional<RecordReader::Record> RecordReader::next() {
     left_ = 0;
     return std::nullopt;
   }
+  const auto kind = static_cast<std::uint8_t>(record.header.kind);
+  record.joined = (kind & kJoined) != 0;
+  record.header.kind = static_cast<RecordKind>(kind & ~kJoined);
   record.body = rest_.subspan(sizeof record.header, record.header.length);
   rest_ = rest_.subspan(whole);
   --left_;

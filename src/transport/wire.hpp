@@ -14,7 +14,7 @@ namespace railyard::transport::wire {
 static_assert(std::endian::native == std::endian::little, "wire structs are stored as they lie in memory");
 
 inline constexpr std::uint8_t kMagic = 0x52;
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kVersion = 2;
 /// The longest frame. Receive buffers have this size.
 inline constexpr std::size_t kFrameBytes = 4096;
 
@@ -55,11 +55,21 @@ enum class RecordKind : std::uint8_t {
   lost = 10,   ///< a third process seems to be gone: see for yourself
   // In sequenced frames again.
   message = 11,  ///< for whoever uses the flow: detail, exposure and offset are theirs
+  // In notices.
+  refused = 12,    ///< operations that the sender of this has refused to apply, oldest first: RefusedRecords
+  confirmed = 13,  ///< the answer: known up to and including the one that `offset` names
+  // In sequenced frames.
+  nothing = 14,  ///< in place of what failed at its origin. `exposure` 1: so has the first operation of frame `offset`
 };
+/// Set in a record's kind: it belongs to the same operation as the record before it.
+inline constexpr std::uint8_t kJoined = 0x80;
+constexpr RecordKind joined(RecordKind kind) {
+  return static_cast<RecordKind>(static_cast<std::uint8_t>(kind) | kJoined);
+}
 
 struct RecordHeader {
   RecordKind kind = RecordKind::put;
-  std::uint8_t detail = 0;     ///< signal: SignalOp; atomic: AtomicOp; reply: 0 or a Status; ping: 1 in reply to one;
+  std::uint8_t detail = 0;     ///< signal: SignalOp; atomic: AtomicOp; reply: a FailureCause; ping: 1 in reply to one;
                                ///< fence: a LossCause
   std::uint16_t length = 0;    ///< of the body that follows, before padding to 8
   std::uint32_t exposure = 0;  ///< reply: the request's id; ping, pong: the round; fence, fenced: the epoch
@@ -88,6 +98,18 @@ struct FencedBody {
   std::uint32_t words = 0;  ///< that follow, 64 units each, the lowest bit of the first is `next`
 };
 static_assert(sizeof(FencedBody) == 8);
+
+/// Part of the body of a `refused` record: a run of records of one frame.
+struct RefusedRecords {
+  std::uint32_t sequence = 0;  ///< of the frame
+  std::uint16_t first = 0;     ///< record in the frame
+  std::uint16_t count = 0;
+  std::uint8_t cause = 0;  ///< a FailureCause
+  std::uint8_t reserved[3] = {};
+
+  constexpr std::uint64_t pack() const { return sequence | (std::uint64_t{first} << 32U); }
+};
+static_assert(sizeof(RefusedRecords) == 12);
 
 struct AtomicBody {
   std::uint64_t operand = 0;
@@ -135,6 +157,7 @@ class RecordReader {
   struct Record {
     RecordHeader header;
     std::span<const std::byte> body;
+    bool joined = false;  ///< to the record before
   };
   /// The next record; nothing at the end or at the first malformed one (then `ok` is false).
   std::optional<Record> next();

@@ -154,6 +154,9 @@ Result<std::uint64_t> Window::wait_counter(std::size_t index, std::uint64_t valu
   for (int rank = 0; rank < state_->world().size; ++rank) {
     const transport::Flow* flow = engine.existing_flow(rank);
     if (flow != nullptr && flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
+    if (in_time && engine.any_failed()) {
+      if (auto failure = engine.untold_failure(rank)) return std::move(*failure);
+    }
   }
   if (in_time) engine.wait_until([&] { return (held = load(word)) >= value; }, patience);
   if (held >= value) return held;
@@ -197,19 +200,17 @@ Result<bool> look(const transport::Engine& engine, const Ticket& ticket, Complet
   if (has_slot(ticket)) {
     if (!engine.slot_known(ticket)) return not_a_ticket(ticket);
     if (!engine.slot_done(ticket)) return false;
-    const Status status = engine.slot_status(ticket);
-    if (status == Status::ok) return true;
-    if (status == Status::rail_failed)
-      return Error(status,
-                   "a native atomic was lost with its rail, or that is down: whether it took effect is not known (a "
-                   "window without native_atomics would have repeated it)",
-                   {.peer = ticket.peer});
-    if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
-    return Error(Status::out_of_range, "the target refused the operation: outside what it exposes",
-                 {.peer = ticket.peer});
+    const auto failure = engine.slot_failure(ticket);
+    if (!failure) return true;
+    if (failure->cause == transport::FailureCause::peer_lost && flow->failed.load(std::memory_order_acquire))
+      return flow->error.copy();
+    return to_error(*failure);
   }
   if (completion == Completion::local && ticket.slot == window_detail::kSourceFree) return true;
-  if (flow->completed.load(std::memory_order_acquire) >= ticket.number) return true;
+  if (flow->completed.load(std::memory_order_acquire) >= ticket.number) {
+    if (auto failure = flow->failure_of(ticket.number)) return std::move(*failure);
+    return true;
+  }
   if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
   return false;
 }
@@ -290,6 +291,9 @@ Result<void> Window::quiet(int rank, Deadline deadline) {
     return flow->lost_operations.load(std::memory_order_relaxed) ? Result<void>(flow->error.copy()) : Result<void>();
   }
   if (!done) return state_->timed_out("quiet", rank, patience);
+  if (engine.any_failed()) {
+    if (auto failure = engine.untold_failure(rank)) return std::move(*failure);
+  }
   return {};
 }
 
@@ -310,6 +314,7 @@ Result<void> Window::quiet(Deadline deadline) {
       continue;
     }
     if (flow->outstanding.load(std::memory_order_acquire) != 0) return state_->timed_out("quiet", rank, patience);
+    if (auto failure = engine.untold_failure(rank)) return std::move(*failure);
   }
   return {};
 }

@@ -53,6 +53,7 @@ class ScriptRail final : public fabric::Rail {
   }
   void disconnect(fabric::RemoteId remote) override {
     ++disconnects;
+    if (keeps_contexts) return;
     std::erase_if(held, [&](const Held& each) {
       if (each.remote != remote) return false;
       events.push_back({fabric::Event::Kind::failed, 0, 0, each.context, 125});
@@ -151,6 +152,7 @@ class ScriptRail final : public fabric::Rail {
   };
   fabric::Post answer = fabric::Post::posted;
   bool complete_at_once = true;
+  bool keeps_contexts = false;  ///< what a disconnect ends comes out of `poll` when the test says so
   bool fence_answer = true;
   std::vector<fabric::LinkTag> connects;
   std::vector<fabric::LinkTag> fences;

@@ -1,0 +1,288 @@
+/// Refusal: operations that fail alone. The target says which of them it does not apply and why; what a rail cannot do
+/// is replaced by a frame that says so. The ticket fails with a cause, the flow goes on (docs/protocol.md).
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/log.hpp"
+#include "transport/engine.hpp"
+
+namespace railyard::transport {
+namespace {
+
+/// Runs of refused records in one notice.
+constexpr std::size_t kMostRuns = 32;
+static_assert(wire::kRecordsAt + wire::record_bytes(kMostRuns * sizeof(wire::RefusedRecords)) <= wire::kNoticeBytes);
+/// Frames of a window times the records that fit into one: an honest peer, which waits for acknowledgements, cannot
+/// have more of them refused.
+constexpr std::size_t kMostRefusals =
+    wire::kMaxWindow * ((wire::kFrameBytes - wire::kRecordsAt) / sizeof(wire::RecordHeader));
+
+/// Whether the record begins an operation of the caller's that has a number.
+bool numbered(const wire::RecordReader::Record& record) {
+  if (record.joined || record.header.kind == wire::RecordKind::reply) return false;
+  if (record.header.kind != wire::RecordKind::atomic) return true;
+  wire::AtomicBody body;
+  std::memcpy(&body, record.body.data(), sizeof body);
+  return body.request == 0;
+}
+
+}  // namespace
+
+// ---- At the target ----
+
+FailureCause Engine::refusal_cause(const Exposure* exposure, const wire::RecordReader::Record& record) {
+  if (exposure == nullptr) return FailureCause::not_exposed;
+  switch (record.header.kind) {
+    case wire::RecordKind::put:
+      return FailureCause::out_of_range;
+    case wire::RecordKind::signal:
+      if (record.body.size() != sizeof(std::uint64_t)) return FailureCause::malformed;
+      return record.header.offset >= exposure->signals.size() ? FailureCause::out_of_range : FailureCause::unknown_code;
+    case wire::RecordKind::atomic: {
+      wire::AtomicBody body;
+      if (record.body.size() != sizeof body) return FailureCause::malformed;
+      std::memcpy(&body, record.body.data(), sizeof body);
+      if (body.width != 4 && body.width != 8) return FailureCause::malformed;
+      const std::size_t room = exposure->memory.size();
+      if (record.header.offset > room || room - record.header.offset < body.width) return FailureCause::out_of_range;
+      const auto address = reinterpret_cast<std::uintptr_t>(exposure->memory.data()) + record.header.offset;
+      return address % body.width != 0 ? FailureCause::misaligned : FailureCause::unknown_code;
+    }
+    default:
+      return FailureCause::unknown_code;
+  }
+}
+
+/// Its unit is not acknowledged before the origin knows.
+void Engine::refuse(Flow& flow, std::uint32_t sequence, std::uint32_t record, std::uint32_t count, FailureCause cause) {
+  if (count == 0) return;
+  if (!flow.refusals.empty()) {
+    wire::RefusedRecords& last = flow.refusals.back();
+    const bool follows = last.sequence == sequence && last.first + last.count == record;
+    if (follows && last.cause == static_cast<std::uint8_t>(cause)) {
+      last.count = static_cast<std::uint16_t>(last.count + count);
+      return;
+    }
+  }
+  if (flow.refusals.size() >= kMostRefusals) {
+    return fail_flow(flow, Error(Status::invalid, "the peer sends on though nothing is acknowledged",
+                                 {.peer = flow.peer, .sequence = sequence}));
+  }
+  wire::RefusedRecords refused;
+  refused.sequence = sequence;
+  refused.first = static_cast<std::uint16_t>(record);
+  refused.count = static_cast<std::uint16_t>(count);
+  refused.cause = static_cast<std::uint8_t>(cause);
+  flow.refusals.push_back(refused);
+  tend_refusals(flow);
+}
+
+void Engine::tend_refusals(Flow& flow) {
+  watch(*flow.route);
+  if (flow.in_refusing) return;
+  flow.in_refusing = true;
+  refusing_.push_back(&flow);
+}
+
+/// Whether the first operation of that frame has failed at its origin.
+bool Engine::take_skip(Flow& flow, std::uint32_t sequence) { return std::erase(flow.skips, sequence) != 0; }
+
+/// Tells peers what was refused, again and again until they confirm it; and confirms what they have refused.
+bool Engine::tell_refusals() {
+  bool moved = false;
+  std::erase_if(refusing_, [&](Flow* flow) {
+    if (flow->confirm && send_notice(*flow, {wire::RecordKind::confirmed, 0, 0, 0, flow->confirmed})) {
+      flow->confirm = false;
+      moved = true;
+    }
+    if (!flow->refusals.empty() && now_ >= flow->refusals_due) {
+      const std::size_t runs = std::min(flow->refusals.size(), kMostRuns);
+      const auto body = std::as_bytes(std::span(flow->refusals).first(runs));
+      const auto bytes = static_cast<std::uint16_t>(body.size());
+      if (send_notice(*flow, {wire::RecordKind::refused, 0, bytes, 0, 0}, body)) {
+        flow->refusals_due = now_ + deadline_floor_;
+        moved = true;
+      }
+    }
+    flow->in_refusing = flow->confirm || !flow->refusals.empty();
+    return !flow->in_refusing;
+  });
+  return moved;
+}
+
+void Engine::on_confirmed(Flow& flow, std::uint64_t known) {
+  const auto sequence = static_cast<std::uint32_t>(known);
+  const auto first = static_cast<std::uint32_t>(known >> 32U);
+  const auto told = std::erase_if(flow.refusals, [&](const wire::RefusedRecords& refused) {
+    const auto ahead = static_cast<std::int32_t>(refused.sequence - sequence);
+    return ahead < 0 || (ahead == 0 && refused.first <= first);
+  });
+  if (told == 0) return;
+  flow.refusals_due = 0;
+  took_effect(flow);  // what was held back can be acknowledged
+}
+
+// ---- At the origin ----
+
+void Engine::on_refused(Flow& flow, std::span<const std::byte> body) {
+  if (body.empty() || body.size() % sizeof(wire::RefusedRecords) != 0) {
+    ++counts_.dropped_malformed;
+    return;
+  }
+  const Unit* unit = flow.unacknowledged.head();
+  for (; !body.empty(); body = body.subspan(sizeof(wire::RefusedRecords))) {
+    wire::RefusedRecords refused;
+    std::memcpy(&refused, body.data(), sizeof refused);
+    while (unit != nullptr && static_cast<std::int32_t>(unit->sequence - refused.sequence) < 0) unit = unit->next;
+    // Else it came twice, and is known.
+    if (unit != nullptr && unit->sequence == refused.sequence) fail_records(flow, *unit, refused);
+    flow.confirmed = refused.pack();
+  }
+  flow.confirm = true;
+  tend_refusals(flow);
+}
+
+void Engine::fail_records(Flow& flow, const Unit& unit, const wire::RefusedRecords& refused) {
+  const Operation& operation = *unit.operation;
+  if (operation.kind != Operation::Kind::frame) {
+    ++counts_.dropped_malformed;
+    return;
+  }
+  const std::span<const std::byte> bytes{operation.frame->data, operation.frame->bytes};
+  const auto header = wire::parse_header(bytes);
+  const auto cause = static_cast<FailureCause>(refused.cause);
+  // The frame's last operation has the frame's number; the others count down from there.
+  std::uint64_t number = operation.number + 1;
+  for (wire::RecordReader reader(bytes, *header); const auto record = reader.next();) number -= numbered(*record);
+  std::uint32_t index = 0;
+  std::uint64_t current = number;
+  for (wire::RecordReader reader(bytes, *header); const auto record = reader.next(); ++index) {
+    if (numbered(*record)) current = number++;
+    if (index < refused.first || index >= refused.first + std::uint32_t{refused.count}) continue;
+    if (record->joined || numbered(*record)) {
+      note_failure(flow, current, unit.sequence, cause);
+    } else if (record->header.kind == wire::RecordKind::atomic) {
+      wire::AtomicBody body;
+      std::memcpy(&body, record->body.data(), sizeof body);
+      std::uint32_t slot = 0;
+      if (!slots_.find(body.request, &flow, kSlots, slot)) continue;
+      end_slot(slot, cause);
+      --flow.fetches;
+      count_outstanding(flow, -1);
+    }
+  }
+}
+
+/// Before the operation is complete: whoever sees that sees this.
+void Engine::note_failure(Flow& flow, std::uint64_t number, std::uint32_t sequence, FailureCause cause) {
+  if (!flow.failures.record({number, flow.peer, sequence, cause})) return;
+  any_failed_.store(true, std::memory_order_release);
+  log_info("operation {} to {} (sequence {}) failed: {}", number, flow.route->who, sequence, to_string(cause));
+  if (flow.inbox != nullptr) flow.inbox->on_refused(number);
+}
+
+void Engine::end_slot(std::uint32_t slot, FailureCause cause) {
+  if (cause != FailureCause::none) any_failed_.store(true, std::memory_order_release);
+  slots_.finish(slot, cause);
+}
+
+// ---- What fails at the origin ----
+
+/// The operation fails; what of it is under way is waited for, and what is not sent yet never is.
+void Engine::fail_operation(Operation& operation, FailureCause cause, std::uint32_t sequence) {
+  if (operation.failure != FailureCause::none) return;
+  operation.failure = cause;
+  if (operation.kind != Operation::Kind::write) return;
+  note_failure(*operation.flow, operation.submission, sequence, cause);
+  Operation* const companion = operation.companion;
+  if (companion == nullptr || companion->whole) return;
+  // Its signal has not left: nothing takes its place.
+  std::byte* const record = companion->frame->data + wire::kRecordsAt;
+  wire::RecordHeader header;
+  std::memcpy(&header, record, sizeof header);
+  header.kind = wire::RecordKind::nothing;
+  header.exposure = 0;
+  std::memcpy(record, &header, sizeof header);
+  operation.companion = nullptr;
+}
+
+/// Makes the frame that goes in the unit's place, so that its number is filled. False: no buffer now.
+bool Engine::make_void(Unit& unit) {
+  if (unit.voided) return true;
+  memory::Buffer* const buffer = frames_->take();
+  if (buffer == nullptr) return false;
+  wire::RecordHeader record{wire::RecordKind::nothing, 0, 0, 0, 0};
+  const Operation& operation = *unit.operation;
+  if (operation.companion != nullptr) {
+    // Its signal is on its way. The target has it or will, and waits for this before it is applied.
+    const Unit* after = operation.flow->unacknowledged.head();
+    while (after != nullptr && after->operation != operation.companion) after = after->next;
+    if (after != nullptr) {
+      record.exposure = 1;
+      record.offset = after->sequence;
+    }
+  }
+  buffer->bytes = wire::kRecordsAt;
+  wire::FrameWriter::append(buffer->data, buffer->bytes, record);
+  unit.void_frame = buffer;
+  unit.voided = true;
+  return true;
+}
+
+/// What is left of a failed operation, in its turn: one frame that says nothing keeps completions in order.
+bool Engine::post_void(Flow& flow, Operation& operation) {
+  if (operation.kind != Operation::Kind::write) {
+    if (operation.started == 0) ++flow.out_of_sequence;
+    flow.queue.pop();
+    --flow.queued;
+    operation.whole = true;
+    if (operation.unfinished != 0) return true;
+    finish_operation(&operation);
+    if (operation.units == 0) release_operation(&operation);
+    return true;
+  }
+  Link* const link = flow.may_send(window_) ? choose_for_frame(flow, true, 0) : nullptr;
+  Unit* const unit = link != nullptr ? units_.take() : nullptr;
+  if (unit == nullptr) return false;
+  unit->tag = static_cast<std::uint8_t>(Tag::unit);
+  unit->operation = &operation;
+  unit->offset = operation.started;
+  unit->sequence = flow.next_sequence;
+  const fabric::Post answer = make_void(*unit) ? post_unit(flow, *unit, *link) : fabric::Post::busy;
+  if (answer != fabric::Post::posted) {
+    if (unit->void_frame != nullptr) frames_->give(unit->void_frame);
+    units_.give(unit);
+    if (answer == fabric::Post::failed) post_failed(flow, *link);
+    return false;
+  }
+  ++flow.next_sequence;
+  flow.unacknowledged.push(unit);
+  flow.queue.pop();
+  --flow.queued;
+  operation.whole = true;
+  ++operation.units;
+  ++operation.unfinished;
+  return true;
+}
+
+/// A link for a piece that may have broken the last one: alone on it, so that nothing else can be blamed, or suffer.
+Link* Engine::isolate(Flow& flow, const Unit& unit) {
+  Link* best = nullptr;
+  for (Link& link : flow.route->links) {
+    if (!link.up() || (link.sole != nullptr && link.sole != &unit)) continue;
+    if (best == nullptr || link.sole == &unit || link.bytes_in_flight() < best->bytes_in_flight()) best = &link;
+    if (link.sole == &unit) break;
+  }
+  if (best == nullptr) return nullptr;
+  best->sole = &unit;  // nothing more is put there
+  return best->bytes_in_flight() == 0 ? best : nullptr;
+}
+
+void Engine::end_isolation(Unit& unit) {
+  for (Link& link : unit.operation->flow->route->links) {
+    if (link.sole == &unit) link.sole = nullptr;
+  }
+}
+
+}  // namespace railyard::transport
