@@ -129,14 +129,15 @@ Result<bool> ChannelState::test(Request* request, std::span<std::uint64_t> sizes
 
 Result<void> ChannelState::wait(Request* request, std::span<std::uint64_t> sizes, Deadline deadline) {
   const std::int64_t patience = deadline.nanoseconds(std::int64_t{engine_.settings().timeout_ms} * 1'000'000);
-  Result<bool> done = false;
+  Error error;
   const bool in_time = engine_.wait_until(
       [&] {
-        done = test(request, sizes);
+        auto done = test(request, sizes);
+        if (!done) error = std::move(done.error());
         return !done || *done;
       },
       patience);
-  if (!done) return std::move(done.error());
+  if (error.status() != Status::ok) return error;
   if (in_time) return {};
   return Error(Status::timeout,
                fmt::format("a {} was not done after {} ms", request->sends ? "send" : "receive", patience / 1'000'000));

@@ -79,6 +79,7 @@ Result<void> StationState::start() {
     if (i == 0) {
       options.descriptor = porter_->descriptor();
       options.longest_sleep = kPorterEvery;
+      options.meanwhile = [this] { porter_->progress(); };
       pass = [this, &context] {
         const bool moved = context.try_pass();
         return porter_->progress() || moved;

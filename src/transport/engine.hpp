@@ -141,6 +141,13 @@ class Engine {
   /// lost. Polls the rails: not from an Inbox or another handler. Frames of peers are kept out by `conceal`, first;
   /// what the region cache keeps of the memory is the caller's to have forgotten.
   void revoke(memory::Region& region);
+  /// Operations under way advance no counter in this memory any more.
+  void forget_counters(std::span<const std::uint64_t> counters) {
+    operations_.for_each([counters](Operation& operation) {
+      const std::uint64_t* const counter = operation.counter;
+      if (counter >= counters.data() && counter < counters.data() + counters.size()) operation.counter = nullptr;
+    });
+  }
 
   /// The flow to a peer, connected on first use.
   Result<Flow*> flow(int peer);
@@ -216,7 +223,7 @@ class Engine {
   // ---- Without the baton ----
 
   /// Whether a slot was ever given out under that number.
-  bool slot_known(const Ticket& ticket) const { return ticket.slot - 1 < kSlots && slots_.given(ticket.number); }
+  bool slot_known(const Ticket& ticket) const { return ticket.slot - 1 < kSlots && slots_.was_taken(ticket.number); }
   bool slot_done(const Ticket& ticket) const { return slots_.done(ticket.slot - 1, ticket.number); }
   /// How an operation out of sequence that is done has failed; nothing: it has not.
   std::optional<Failure> slot_failure(const Ticket& ticket) const { return slots_.failures().find(ticket.number); }

@@ -52,6 +52,7 @@ void ProgressThread::run() {
   while (!stopped()) {
     nap(look);
     if (stopped()) return;
+    if (options_.meanwhile) options_.meanwhile();
     const std::uint64_t passes = engine_.passes();
     if (passes != seen) {
       look = kLook;

@@ -23,6 +23,8 @@ class ProgressThread {
     /// Beside callers that make passes, it makes some too while they have much to move: for machines with cores to
     /// spare.
     bool shares_work = false;
+    /// What must not wait for callers to be silent: called about once a millisecond while they are not.
+    std::function<void()> meanwhile = {};
     int descriptor = -1;                       ///< wakes it, like those of the rails
     std::int64_t longest_sleep = 500'000'000;  ///< nanoseconds
   };

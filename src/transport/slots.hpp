@@ -35,7 +35,9 @@ class Slots {
     const std::uint32_t index = free_.back();
     free_.pop_back();
     slots_[index].content = content;
-    slots_[index].number.store(taken_.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    // The baton's holder is the only writer.
+    taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    slots_[index].number.store(taken_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     return index;
   }
   /// Ends the operation in the slot: its tickets answer from now on, and the slot may be used again.
@@ -47,10 +49,10 @@ class Slots {
     slot.number.store(0, std::memory_order_release);
     free_.push_back(index);
   }
+  /// Whether anything ever took a slot under that number. Any thread, of a number it was given.
+  bool was_taken(std::uint64_t number) const { return number <= taken_.load(std::memory_order_relaxed); }
   Content& content(std::uint32_t index) { return slots_[index].content; }
   std::uint64_t number(std::uint32_t index) const { return slots_[index].number.load(std::memory_order_relaxed); }
-  /// Whether an operation of that number was ever in a slot.
-  bool given(std::uint64_t number) const { return number != 0 && number <= taken_.load(std::memory_order_relaxed); }
   bool done(std::uint32_t index, std::uint64_t number) const {
     return slots_[index].number.load(std::memory_order_acquire) != number;
   }
@@ -75,7 +77,7 @@ class Slots {
   };
   std::unique_ptr<Slot[]> slots_;
   std::vector<std::uint32_t> free_;
-  std::atomic<std::uint64_t> taken_{0};  ///< written with the progress lock held; only compared with by other threads
+  std::atomic<std::uint64_t> taken_{0};
   mutable FailureLog failures_;
 };
 

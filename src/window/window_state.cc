@@ -116,11 +116,17 @@ void WindowState::shut() {
   if (barrier_exposure_id_ != 0) engine_.conceal(barrier_exposure_id_);
   exposure_id_ = barrier_exposure_id_ = 0;
   exposure_ = {};
+  engine_.forget_counters(counters_);
   counters_ = {};
   parts_.clear();
   direct_parts_.clear();
   has_direct_peers_ = false;
-  region_.reset();  // deregisters: with the baton held
+  // Peers may not have noticed yet, or be lost to us and alive: whatever they go on sending lands nowhere.
+  if (region_ != nullptr) {
+    engine_.cache().forget(region_->memory());
+    engine_.revoke(*region_);
+  }
+  region_.reset();
   storage_.reset();
 }
 

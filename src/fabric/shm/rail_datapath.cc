@@ -38,6 +38,8 @@ void ShmRail::tell_failed(PostContext* context, int error) {
   Event event;
   event.context = context;
   event.error = error;
+  // The target has no such memory: sent again it would be refused again.
+  if (error == kBadKey) event.blame = Blame::operation;
   tell(event);
 }
 
