@@ -102,7 +102,10 @@ void TcpRail::dial(Link& link) {
   if (::bind(socket.get(), source.get(), source.length) != 0) return lose(link, errno, false);
   tune(socket.get(), unsent_);
   const int code = ::connect(socket.get(), link.peer.endpoint.get(), link.peer.endpoint.length);
-  if (code != 0 && errno != EINPROGRESS) return lose(link, errno, errno == ECONNREFUSED);
+  if (code != 0 && errno != EINPROGRESS) {
+    const int error = errno;
+    return lose(link, error, nobody_there(link, error));
+  }
   Connection& connection = add_connection(std::move(socket), Connection::Phase::dialing);
   connection.peer = link.peer.name;
   connection.link = &link;
@@ -185,6 +188,7 @@ void TcpRail::link_stands(Link& link, Connection& connection) {
   connection.link = &link;
   link.connection = &connection;
   link.state = Link::State::up;
+  if (interface_.crowded) reached_.insert(link.peer.name);
   std::erase(attempting_, &link);
   activate(connection);
 }
@@ -220,6 +224,12 @@ void TcpRail::look_at_attempts() {
     }
     if (attempting_.size() == before) ++i;
   }
+}
+
+/// Where several NICs share a subnet a refusal may come from the wrong one, as long as nothing has ever got through.
+bool TcpRail::nobody_there(const Link& link, int error) const {
+  if (error == kNotThePeer) return true;
+  return error == ECONNREFUSED && (!interface_.crowded || reached_.contains(link.peer.name));
 }
 
 void TcpRail::lose(Link& link, int error, bool refused) {
