@@ -158,7 +158,7 @@ Result<std::vector<RailOffer>> discover_tcp(const Settings& settings) {
   for (const tcp::Found& one : found)
     if (one.up && filter.takes(one.interface.device)) offers.push_back(tcp::offer_of(one));
   if (offers.empty()) return tcp::no_offer(settings, found);
-  std::ranges::stable_partition(offers, [](const RailOffer& offer) { return !offer.loopback; });
+  std::stable_partition(offers.begin(), offers.end(), [](const RailOffer& offer) { return !offer.loopback; });
   return offers;
 }
 
