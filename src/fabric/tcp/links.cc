@@ -16,6 +16,9 @@ constexpr std::int64_t kGiveUpAfter = 10'000'000'000;
 constexpr std::int64_t kFirstRetry = 500'000;
 constexpr std::int64_t kMostRetry = 50'000'000;
 constexpr unsigned kMostCrossings = 8;
+/// The kernel repeats a lost SYN after one, two, four seconds: a path that comes back should not wait for that.
+constexpr std::int64_t kRedialAfter = 300'000'000;
+constexpr std::int64_t kMostRedial = 2'000'000'000;
 /// A connection that does not answer a bind for so long may hang: the link gets one of its own.
 constexpr std::int64_t kBindPatience = 1'000'000'000;
 
@@ -109,6 +112,7 @@ void TcpRail::dial(Link& link) {
   Connection& connection = add_connection(std::move(socket), Connection::Phase::dialing);
   connection.peer = link.peer.name;
   connection.link = &link;
+  connection.since = now_ns();
   link.connection = &connection;
 }
 
@@ -219,6 +223,9 @@ void TcpRail::look_at_attempts() {
     } else if (link.connection != nullptr && link.connection->binding && now - link.connection->since > kBindPatience) {
       link.crossings = kMostCrossings;
       end_connection(*link.connection, ETIMEDOUT);
+    } else if (link.connection != nullptr && link.connection->phase == Connection::Phase::dialing &&
+               now - link.connection->since > std::min(kRedialAfter * link.attempts, kMostRedial)) {
+      try_again(link);
     } else if (link.retry_at != 0 && now >= link.retry_at) {
       begin(link);
     }
