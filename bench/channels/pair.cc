@@ -44,7 +44,7 @@ std::int64_t now() {
 Settings settings_of(const Options& options) {
   Settings settings = must(Settings::from_environment());
   if (settings.interfaces.empty()) must(settings.set("RAILYARD_INTERFACES", "lo"));
-  if (settings.provider.empty()) must(settings.set("RAILYARD_PROVIDER", "tcp"));
+  if (settings.provider.empty() && settings.driver == "auto") must(settings.set("RAILYARD_DRIVER", "tcp"));
   must(settings.set("RAILYARD_RAILS", fmt::format("{}", options.rails)));
   must(settings.set("RAILYARD_SHARED_MEMORY", options.over == "memory" ? "on" : "off"));
   for (const std::string& text : options.settings) {

@@ -47,8 +47,10 @@ constexpr std::int64_t kMostWindow = 1 << 12;
 
 constexpr Descriptor kSettings[] = {
     {"RAILYARD_DRIVER", &Settings::driver, Kind::text,
-     "the driver that opens rails: ofi (libfabric), verbs; auto: verbs where an RDMA port is up, else ofi"},
-    {"RAILYARD_PROVIDER", &Settings::provider, Kind::text, "the libfabric provider; empty: the best one found"},
+     "the driver that opens rails: tcp (sockets), verbs, ofi (libfabric); auto: verbs where an RDMA port is up, else "
+     "tcp"},
+    {"RAILYARD_PROVIDER", &Settings::provider, Kind::text,
+     "a libfabric provider, which the driver ofi uses; empty: the best one found"},
     {"RAILYARD_INTERFACES", &Settings::interfaces, Kind::text,
      "comma list of interfaces or NICs to use; ^a,b: all but these; empty: all"},
     {"RAILYARD_ENDPOINTS", &Settings::endpoints, Kind::choice,

@@ -29,7 +29,7 @@ using Owned = std::unique_ptr<T, Free>;
 Owned<ry_settings> loopback_settings(const char* rails = "2") {
   ry_settings* settings = nullptr;
   EXPECT_EQ(ry_settings_from_environment(&settings), RY_OK) << ry_error_text();
-  EXPECT_EQ(ry_settings_set(settings, "RAILYARD_PROVIDER", "tcp"), RY_OK) << ry_error_text();
+  EXPECT_EQ(ry_settings_set(settings, "RAILYARD_DRIVER", "tcp"), RY_OK) << ry_error_text();
   EXPECT_EQ(ry_settings_set(settings, "RAILYARD_INTERFACES", "lo"), RY_OK) << ry_error_text();
   EXPECT_EQ(ry_settings_set(settings, "RAILYARD_SHARED_MEMORY", "off"), RY_OK) << ry_error_text();
   EXPECT_EQ(ry_settings_set(settings, "RAILYARD_RAILS", rails), RY_OK) << ry_error_text();

@@ -73,9 +73,9 @@ TEST_P(SharingT1, LinksAreAsManyAsTheFormulaSaysAndNoneIsLeft) {
   EXPECT_EQ(b->statistics().routes, routes);
   EXPECT_EQ(a->statistics().private_routes, shared_links == 0 ? channels : 0);
   EXPECT_EQ(a->statistics().channels, channels);
-  // A set of links has one each way for every pair of rails (`rails` of them), each with a connection for bulk data and
-  // one for messages, or one queue pair for all four; and of a connection both ends are in this process.
-  const std::size_t expected = std::size_t{routes} * rails * (on_verbs() ? 1 : 4) * 2;
+  // A set of links has one each way for every pair of rails (`rails` of them), and one connection or queue pair carries
+  // messages and bulk data of both; of a connection both ends are in this process.
+  const std::size_t expected = std::size_t{routes} * rails * 2;
   EXPECT_TRUE(eventually([&] { return connections() - before == expected; }))
       << connections() - before << " connections, not " << expected;
   for (const ChannelPair& pair : pairs) {

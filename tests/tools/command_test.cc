@@ -81,7 +81,7 @@ TEST(Info, WritesJsonAndNothingElseToTheStandardOutput) {
   EXPECT_EQ((*json)["version"].text(), RAILYARD_VERSION);
   ASSERT_EQ((*json)["rails"].array().size(), 3U);
   const Json& rail = (*json)["rails"].array()[0];
-  EXPECT_EQ(rail["driver"].text(), "ofi");
+  EXPECT_EQ(rail["driver"].text(), "tcp");
   EXPECT_THAT(rail["provider"].text(), HasSubstr("tcp"));
   EXPECT_GT(rail["depth"].number(), 0);
   EXPECT_TRUE((*json)["problem"].is_null());

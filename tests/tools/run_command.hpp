@@ -103,7 +103,7 @@ inline Outcome railyard_command(const std::vector<std::string>& arguments, const
 /// Rails that every machine has, and no other.
 inline Variables on_loopback(Variables more = {}) {
   more.emplace("RAILYARD_SHARED_MEMORY", "off");
-  more.emplace("RAILYARD_PROVIDER", "tcp");
+  more.emplace("RAILYARD_DRIVER", "tcp");
   more.emplace("RAILYARD_INTERFACES", "lo");
   return more;
 }

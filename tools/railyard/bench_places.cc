@@ -9,17 +9,20 @@
 namespace railyard::tool {
 
 Result<std::vector<bench::RawPlace>> places_of_rails(const World& world, const Settings& settings) {
-  if (settings.driver != "ofi") {
-    return Error(
-        Status::unsupported,
-        fmt::format("--beside raw compares with bare libfabric; driver '{}' does not use it", settings.driver));
+  const WorldStatistics statistics = world.statistics();
+  const bool verbs = !statistics.rails.empty() && statistics.rails.front().provider == "verbs";
+  if (verbs) {
+    return Error(Status::unsupported,
+                 "--beside raw compares with bare libfabric, which these rails do without: RAILYARD_DRIVER=tcp or ofi "
+                 "have a counterpart there");
   }
   // The bare contestant uses reliable datagrams, whatever our rails use: it is what a user of libfabric would take.
   Settings datagrams = settings;
+  datagrams.driver = "ofi";
+  if (datagrams.provider.empty() && settings.driver != "ofi") datagrams.provider = "tcp";
   datagrams.endpoints = "datagram";
   auto offers = fabric::discover(datagrams);
   if (!offers) return std::move(offers.error());
-  const WorldStatistics statistics = world.statistics();
   std::vector<bench::RawPlace> places;
   for (const RailStatistics& rail : statistics.rails) {
     // A rail is called "provider interface address"; the offer of that interface tells the rest.

@@ -65,11 +65,13 @@ int run_demo(const Line& line) {
   // An embedded default for what the environment leaves open: it must run on any machine, without a network, and show
   // rails at work.
   const std::string rails = fmt::format("{}", line.rails);
-  for (const auto& [name, value] : {std::pair<const char*, std::string>{"RAILYARD_PROVIDER", "tcp"},
+  for (const auto& [name, value] : {std::pair<const char*, std::string>{"RAILYARD_DRIVER", "tcp"},
                                     {"RAILYARD_INTERFACES", "lo"},
                                     {"RAILYARD_RAILS", rails},
                                     {"RAILYARD_SHARED_MEMORY", "off"}}) {
-    if (std::getenv(name) != nullptr) continue;
+    // Whoever names a libfabric provider wants libfabric.
+    const bool driver = std::string_view(name) == "RAILYARD_DRIVER";
+    if (std::getenv(name) != nullptr || (driver && std::getenv("RAILYARD_PROVIDER") != nullptr)) continue;
     if (auto set = settings->set(name, value); !set) return report_error("demo", set.error());
   }
   return run_ranks("demo", line.ranks, *settings,

@@ -149,7 +149,7 @@ struct Connection {
   Link* link = nullptr;            ///< ours that uses it
   std::optional<LinkTag> inbound;  ///< the peer's link that uses it
   bool binding = false;            ///< our link has asked and waits for the answer
-  std::int64_t since = 0;          ///< of lingering
+  std::int64_t since = 0;          ///< of lingering, binding or dialing
   Transcript transcript;           ///< of a handshake that we began
 
   // Looking at it.

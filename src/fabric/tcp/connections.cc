@@ -65,7 +65,7 @@ void TcpRail::end_connection(Connection& connection, int error, bool report) {
     if (std::exchange(connection.binding, false) && error != EACCES)
       try_again(*link);
     else
-      lose(*link, error, error == ECONNREFUSED || error == kNotThePeer);
+      lose(*link, error, nobody_there(*link, error));
   }
 }
 

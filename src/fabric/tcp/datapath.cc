@@ -9,7 +9,6 @@ namespace railyard::fabric::tcp {
 namespace {
 
 constexpr unsigned kSetUpLook = 8;    ///< polls between two looks at what has to be tried again
-constexpr unsigned kDoorLook = 64;    ///< and at the door, while somebody may be there
 constexpr unsigned kSlowLook = 4096;  ///< and at those who have come and say nothing
 
 }  // namespace

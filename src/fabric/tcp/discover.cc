@@ -90,6 +90,23 @@ double speed_of(const std::string& device) {
   return file >> megabits && megabits > 0 ? megabits * 1e6 / 8 : 0;
 }
 
+/// A setting of the interface: the larger of its own and the one for all counts.
+int network_setting(const std::string& device, const char* name) {
+  int most = 0;
+  for (const std::string& which : {std::string("all"), device}) {
+    int value = 0;
+    std::ifstream(fmt::format("/proc/sys/net/ipv4/conf/{}/{}", which, name)) >> value;
+    most = std::max(most, value);
+  }
+  return most;
+}
+
+void mark_crowded(std::vector<Found>& found) {
+  for (Found& one : found)
+    one.interface.crowded =
+        std::ranges::count_if(found, [&](const Found& other) { return other.up && other.network == one.network; }) > 1;
+}
+
 RailOffer offer_of(const Found& found) {
   RailOffer offer;
   offer.driver = offer.provider = "tcp";
@@ -117,16 +134,31 @@ Error no_offer(const Settings& settings, const std::vector<Found>& found) {
 }
 
 }  // namespace
+
+std::string settings_in_the_way(const Interface& interface) {
+  if (!interface.crowded || interface.address.family() != AF_INET) return {};
+  std::vector<std::string> wrong;
+  if (network_setting(interface.device, "arp_ignore") == 0) wrong.emplace_back("net.ipv4.conf.all.arp_ignore=1");
+  if (network_setting(interface.device, "arp_announce") != 2) wrong.emplace_back("net.ipv4.conf.all.arp_announce=2");
+  if (network_setting(interface.device, "rp_filter") == 1) wrong.emplace_back("net.ipv4.conf.all.rp_filter=2");
+  return fmt::format("{}", fmt::join(wrong, " "));
+}
+
 }  // namespace tcp
 
 Result<std::vector<RailOffer>> discover_tcp(const Settings& settings) {
-  const auto found = tcp::find_interfaces();
+  if (!settings.provider.empty() && settings.provider != "tcp")
+    return Error(Status::not_found, fmt::format("RAILYARD_PROVIDER={} names a libfabric provider, which the driver tcp "
+                                                "does without: leave it out, or set RAILYARD_DRIVER=ofi",
+                                                settings.provider));
+  auto found = tcp::find_interfaces();
+  tcp::mark_crowded(found);
   const InterfaceFilter filter(settings.interfaces);
   std::vector<RailOffer> offers;
   for (const tcp::Found& one : found)
     if (one.up && filter.takes(one.interface.device)) offers.push_back(tcp::offer_of(one));
   if (offers.empty()) return tcp::no_offer(settings, found);
-  std::ranges::stable_partition(offers, [](const RailOffer& offer) { return !offer.loopback; });
+  std::stable_partition(offers.begin(), offers.end(), [](const RailOffer& offer) { return !offer.loopback; });
   return offers;
 }
 

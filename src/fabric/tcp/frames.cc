@@ -30,7 +30,7 @@ bool fragment_makes_sense(const Frame& frame) {
 bool makes_sense(const Frame& frame) {
   switch (frame.kind) {
     case FrameKind::message:
-      return frame.length <= kMostMessageBytes;
+      return frame.last && frame.length <= kMostMessageBytes;
     case FrameKind::write:
       return fragment_makes_sense(frame) && (frame.last || !frame.immediate);
     case FrameKind::read_data:

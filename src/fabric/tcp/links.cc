@@ -16,6 +16,9 @@ constexpr std::int64_t kGiveUpAfter = 10'000'000'000;
 constexpr std::int64_t kFirstRetry = 500'000;
 constexpr std::int64_t kMostRetry = 50'000'000;
 constexpr unsigned kMostCrossings = 8;
+/// The kernel repeats a lost SYN after one, two, four seconds: a path that comes back should not wait for that.
+constexpr std::int64_t kRedialAfter = 300'000'000;
+constexpr std::int64_t kMostRedial = 2'000'000'000;
 /// A connection that does not answer a bind for so long may hang: the link gets one of its own.
 constexpr std::int64_t kBindPatience = 1'000'000'000;
 
@@ -102,10 +105,14 @@ void TcpRail::dial(Link& link) {
   if (::bind(socket.get(), source.get(), source.length) != 0) return lose(link, errno, false);
   tune(socket.get(), unsent_);
   const int code = ::connect(socket.get(), link.peer.endpoint.get(), link.peer.endpoint.length);
-  if (code != 0 && errno != EINPROGRESS) return lose(link, errno, errno == ECONNREFUSED);
+  if (code != 0 && errno != EINPROGRESS) {
+    const int error = errno;
+    return lose(link, error, nobody_there(link, error));
+  }
   Connection& connection = add_connection(std::move(socket), Connection::Phase::dialing);
   connection.peer = link.peer.name;
   connection.link = &link;
+  connection.since = now_ns();
   link.connection = &connection;
 }
 
@@ -185,6 +192,7 @@ void TcpRail::link_stands(Link& link, Connection& connection) {
   connection.link = &link;
   link.connection = &connection;
   link.state = Link::State::up;
+  if (interface_.crowded) reached_.insert(link.peer.name);
   std::erase(attempting_, &link);
   activate(connection);
 }
@@ -215,11 +223,20 @@ void TcpRail::look_at_attempts() {
     } else if (link.connection != nullptr && link.connection->binding && now - link.connection->since > kBindPatience) {
       link.crossings = kMostCrossings;
       end_connection(*link.connection, ETIMEDOUT);
+    } else if (link.connection != nullptr && link.connection->phase == Connection::Phase::dialing &&
+               now - link.connection->since > std::min(kRedialAfter * link.attempts, kMostRedial)) {
+      try_again(link);
     } else if (link.retry_at != 0 && now >= link.retry_at) {
       begin(link);
     }
     if (attempting_.size() == before) ++i;
   }
+}
+
+/// Where several NICs share a subnet a refusal may come from the wrong one, as long as nothing has ever got through.
+bool TcpRail::nobody_there(const Link& link, int error) const {
+  if (error == kNotThePeer) return true;
+  return error == ECONNREFUSED && (!interface_.crowded || reached_.contains(link.peer.name));
 }
 
 void TcpRail::lose(Link& link, int error, bool refused) {

@@ -75,6 +75,12 @@ Result<void> TcpRail::open_parts(const Settings& settings) {
   if (!interface_.loopback && !bound_)
     log_info("{}: its sockets cannot be bound to the device ({}): the kernel's routes are asked instead", name_,
              std::strerror(errno));
+  static LogLimit limit(1, 60'000'000'000);
+  if (const std::string wrong = settings_in_the_way(interface_); bound_ && !wrong.empty() && limit.allow(now_ns()))
+    log_warn(
+        "{}: other NICs of this host are in its subnet and answer for its address, so packets arrive at the wrong "
+        "one and links may not come about. `sysctl -w {}` on all hosts keeps them apart (or a subnet for each NIC)",
+        name_, wrong);
   own_.endpoint = interface_.address;
   if (::bind(listener_.get(), own_.endpoint.get(), own_.endpoint.length) != 0) return set_up_error("bind its address");
   if (::listen(listener_.get(), kBacklog) != 0) return set_up_error("listen");

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "fabric/link_watch.hpp"
@@ -114,6 +115,7 @@ class TcpRail final : public Rail {
   void take_verdict(Connection& connection);
   void link_stands(Link& link, Connection& connection);
   void lose(Link& link, int error, bool refused);
+  bool nobody_there(const Link& link, int error) const;
   void return_contexts(Link& link);
   bool leaves_by_own_device(const Endpoint& target);
 
@@ -225,6 +227,7 @@ class TcpRail final : public Rail {
   std::int64_t door_opens_at_ = 0;  ///< not looked at before: those without the secret get a small share of the time
   std::int64_t wasted_ = 0;         ///< nanoseconds spent on them since somebody had it
 
+  std::set<RailName> reached_;  ///< peers' rails that a link has led to, where that has to be known
   std::map<LinkId, Epochs> epochs_;
   std::unordered_map<std::uint64_t, Region> regions_;
   PostQueue receives_;
