@@ -11,9 +11,10 @@
 namespace railyard {
 
 struct Settings {
-  std::string driver = "auto";      ///< RAILYARD_DRIVER: ofi, verbs; auto: verbs where an RDMA port is up
-  std::string provider;             ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
-  std::string interfaces;           ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
+  std::string driver = "auto";               ///< RAILYARD_DRIVER: ofi, verbs; auto: verbs where an RDMA port is up
+  std::string provider;                      ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
+  std::string libfabric = "libfabric.so.1";  ///< RAILYARD_LIBFABRIC: the library of ofi rails; a name or a path
+  std::string interfaces;                    ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
   std::string endpoints = "auto";   ///< RAILYARD_ENDPOINTS: connected, datagram; auto: connected where there are any
   std::int32_t gid_index = -1;      ///< RAILYARD_GID_INDEX: of verbs rails; -1: the best of RoCE v2
   std::uint32_t traffic_class = 0;  ///< RAILYARD_TRAFFIC_CLASS: of verbs rails
@@ -30,6 +31,7 @@ struct Settings {
   std::uint32_t timeout_ms = 30000;       ///< RAILYARD_TIMEOUT_MS: default deadline of every wait
   std::uint32_t bootstrap_timeout_ms = 60000;  ///< RAILYARD_BOOTSTRAP_TIMEOUT_MS
   std::string shared_memory = "on";    ///< RAILYARD_SHARED_MEMORY: "off": peers on this host are reached like any other
+  std::string shared_memory_directory = "/dev/shm";  ///< RAILYARD_SHARED_MEMORY_DIRECTORY: where its objects lie
   std::string failover = "on";         ///< RAILYARD_FAILOVER: "off": a rail that fails ends its flows
   std::uint32_t ack_deadline_ms = 20;  ///< RAILYARD_ACK_DEADLINE_MS: least time before a link is suspected
   std::uint32_t peer_timeout_ms = 30000;  ///< RAILYARD_PEER_TIMEOUT_MS: silence after which a peer is lost

@@ -17,7 +17,7 @@ Error OfiRail::registration_error(const char* step, std::span<std::byte> memory,
   return Error(code == -FI_ENOMEM ? Status::no_memory : Status::io,
                fmt::format("{}: could not {} {} bytes at {} for the {} lane: {}", name_, step, memory.size(),
                            static_cast<const void*>(memory.data()), lane == Lane::data ? "data" : "control",
-                           fi_strerror(-code)));
+                           library().strerror(-code)));
 }
 
 /// The one place where memory is registered. Returns the id of what is now held.
