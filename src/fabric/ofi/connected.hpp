@@ -127,6 +127,8 @@ class ConnectedRail final : public OfiRail {
 
   // connection_events.cc
   void look_at_connections();
+  /// Whether connections have come to stand.
+  bool read_connections();
   bool read_connection_error();
   void connection_ended(fid* endpoint, int error, bool refused);
 
