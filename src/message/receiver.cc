@@ -94,6 +94,7 @@ void Receiver::withdraw(std::uint32_t region) {
 void Receiver::let_go(Request& request) {
   for (std::uint8_t i = 0; i < request.count; ++i) {
     Request::Place& place = request.places[i];
+    if (place.region != nullptr && place.region->single_use()) place.region->settle();
     place.region.reset();
     if (place.region_id != 0 && regions_.drop(place.region_id)) withdraw(place.region_id);
     place.region_id = 0;

@@ -98,6 +98,7 @@ class ConnectedRail final : public OfiRail {
   /// An endpoint on its queue and shared receives, not yet connected.
   Result<Fid<fid_ep>> open_endpoint(fi_info& info, Lane lane, bool guest);
   fid_ep* endpoint_for(Lane /*lane*/) override { return nullptr; }  // such providers are not taken: see discover.cc
+  void cut_off_peers() override;
   RailAddress own_address() const { return {capabilities_.provider, info_->addr_format, {listener_name_}}; }
 
   // links.cc: what this rail connects to
