@@ -1,5 +1,5 @@
-/* nccl-driver --library FILE --case NAME [--abi N,N...] [--bed shm|bare|tcp|strict|verbs]: one case, in these versions of
- * the ABI or in all. */
+/* nccl-driver --library FILE --case NAME [--abi N,N...] [--bed shm|bare|tcp|strict|verbs]: one case, in these versions
+ * of the ABI or in all. */
 #include "driver.h"
 
 #include <stdlib.h>
