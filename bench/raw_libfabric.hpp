@@ -1,7 +1,8 @@
 /// Bare libfabric as a competent user would write it: what Railyard is measured against.
 ///
 /// One reliable datagram endpoint on one interface to one peer, one completion queue, windowed posts, batched queue
-/// reads, no flags beyond the provider's defaults. Own set-up, sharing nothing with the library.
+/// reads, no flags beyond the provider's defaults. Own set-up, sharing nothing with the library but the way to
+/// libfabric, which is found at run time.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "bench/contestant.hpp"
+#include "fabric/ofi/library.hpp"
 #include "railyard/result.hpp"
 
 namespace railyard::bench {
@@ -34,7 +36,7 @@ struct FidCloser {
 template <typename T>
 using Fid = std::unique_ptr<T, FidCloser>;
 struct InfoCloser {
-  void operator()(fi_info* info) const { fi_freeinfo(info); }
+  void operator()(fi_info* info) const { fabric::ofi::library().freeinfo(info); }
 };
 
 /// Which interface, in libfabric's words.

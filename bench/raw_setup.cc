@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/shared_library.hpp"
 #include "bench/raw_libfabric.hpp"
 
 namespace railyard::bench {
@@ -19,8 +20,8 @@ constexpr std::size_t kMessageBytes = 64;
 constexpr std::uint32_t kPatience = 128;
 
 Error raw_error(const RawPlace& place, const char* call, int code) {
-  return Error(Status::rail_failed,
-               fmt::format("bare libfabric on {} {}: {}: {}", place.provider, place.domain, call, fi_strerror(-code)));
+  return Error(Status::rail_failed, fmt::format("bare libfabric on {} {}: {}: {}", place.provider, place.domain, call,
+                                                fabric::ofi::library().strerror(-code)));
 }
 
 /// An empty name stands for any.
@@ -49,6 +50,8 @@ bool single_core() {
 
 Result<std::unique_ptr<RawRail>> RawRail::open(const RawPlace& place, std::span<std::byte> exposed,
                                                std::span<std::byte> buffer, bool atomics, std::uint32_t timeout_ms) {
+  if (auto loaded = fabric::ofi::load_library(); !loaded) return std::move(loaded.error());
+  const KeepSignals keep;
   std::unique_ptr<RawRail> rail(new RawRail());
   rail->place_ = place;
   rail->timeout_ns_ = std::int64_t{timeout_ms} * 1'000'000;
@@ -64,7 +67,7 @@ Result<std::unique_ptr<RawRail>> RawRail::open(const RawPlace& place, std::span<
 std::string RawRail::name() const { return fmt::format("raw {} {}", place_.provider, place_.domain); }
 
 Result<void> RawRail::find_place(bool atomics) {
-  const std::unique_ptr<fi_info, InfoCloser> hints(fi_allocinfo());
+  const std::unique_ptr<fi_info, InfoCloser> hints(fabric::ofi::library().dupinfo(nullptr));
   if (!hints) return Error(Status::no_memory, "fi_allocinfo");
   hints->caps = FI_MSG | FI_RMA | (atomics ? FI_ATOMIC : 0);
   hints->mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
@@ -75,13 +78,13 @@ Result<void> RawRail::find_place(bool atomics) {
   hints->fabric_attr->prov_name = owned_string(place_.provider);
   hints->fabric_attr->name = owned_string(place_.fabric);
   fi_info* found = nullptr;
-  const int code = fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
+  const int code = fabric::ofi::library().getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
   if (code != 0) return raw_error(place_, "fi_getinfo", code);
   // A layered provider answers with every interface, whatever the hints name.
   const std::unique_ptr<fi_info, InfoCloser> all(found);
   for (const fi_info* one = found; one != nullptr; one = one->next) {
     if (!is_place(*one, place_)) continue;
-    info_.reset(fi_dupinfo(one));
+    info_.reset(fabric::ofi::library().dupinfo(one));
     return info_ ? Result<void>{} : Error(Status::no_memory, "fi_dupinfo");
   }
   return raw_error(place_, "fi_getinfo", -FI_ENODATA);
@@ -97,7 +100,8 @@ Result<void> RawRail::open_endpoint(bool atomics) {
                  fmt::format("provider {} carries no data with a write; --beside raw needs it", place_.provider));
   }
   fid_fabric* fabric = nullptr;
-  if (int code = fi_fabric(info_->fabric_attr, &fabric, nullptr)) return raw_error(place_, "fi_fabric", code);
+  if (int code = fabric::ofi::library().fabric(info_->fabric_attr, &fabric, nullptr))
+    return raw_error(place_, "fi_fabric", code);
   fabric_.reset(fabric);
   fid_domain* domain = nullptr;
   if (int code = fi_domain(fabric, info_.get(), &domain, nullptr)) return raw_error(place_, "fi_domain", code);

@@ -56,7 +56,7 @@ Result<bool> RawRail::post(Kind kind, std::size_t offset, std::size_t bytes) {
   if (code == -FI_EAGAIN) return false;
   if (code != 0) {
     return Error(Status::rail_failed, fmt::format("bare libfabric on {} {}: post: {}", place_.provider, place_.domain,
-                                                  fi_strerror(static_cast<int>(-code))));
+                                                  fabric::ofi::library().strerror(static_cast<int>(-code))));
   }
   free_contexts_.pop_back();
   ++posted_;
@@ -94,10 +94,10 @@ Error RawRail::queue_error() {
     return Error(Status::rail_failed,
                  fmt::format("bare libfabric on {} {}: the queue failed", place_.provider, place_.domain));
   }
-  return Error(
-      Status::rail_failed,
-      fmt::format("bare libfabric on {} {}: completion: {}: {}", place_.provider, place_.domain, fi_strerror(entry.err),
-                  fi_cq_strerror(queue_.get(), entry.prov_errno, entry.err_data, nullptr, 0)));
+  return Error(Status::rail_failed,
+               fmt::format("bare libfabric on {} {}: completion: {}: {}", place_.provider, place_.domain,
+                           fabric::ofi::library().strerror(entry.err),
+                           fi_cq_strerror(queue_.get(), entry.prov_errno, entry.err_data, nullptr, 0)));
 }
 
 template <typename Condition>

@@ -46,7 +46,7 @@ foreach(layer base bootstrap fabric memory topology transport window message tel
     RAILYARD_COMMAND="${CMAKE_BINARY_DIR}/bin/railyard"
     RAILYARD_STRICT_PROVIDER_DIR="${strict_provider_directory}"
     $<$<BOOL:${RAILYARD_HAVE_PMIX}>:RAILYARD_HAVE_PMIX=1>)
-  target_link_libraries(${layer}_test PRIVATE railyard_compiler verbs-double railyard fmt::fmt PkgConfig::LIBFABRIC
+  target_link_libraries(${layer}_test PRIVATE railyard_compiler verbs-double railyard fmt::fmt railyard_libfabric_headers
     GTest::gmock GTest::gtest GTest::gtest_main rapidcheck)
   if(TARGET strict-fi)
     add_dependencies(${layer}_test strict-fi)

@@ -7,7 +7,8 @@ list(REMOVE_ITEM command_sources ${CMAKE_CURRENT_SOURCE_DIR}/tools/railyard/main
 add_library(railyard_command_parts STATIC ${command_sources})
 target_include_directories(railyard_command_parts PUBLIC . src tools/railyard)
 target_compile_definitions(railyard_command_parts PUBLIC RAILYARD_VERSION="${PROJECT_VERSION}")
-target_link_libraries(railyard_command_parts PUBLIC railyard_compiler railyard fmt::fmt CLI11::CLI11 PkgConfig::LIBFABRIC)
+target_link_libraries(railyard_command_parts PUBLIC railyard_compiler railyard fmt::fmt CLI11::CLI11
+  railyard_libfabric_headers)
 
 add_executable(railyard-command tools/railyard/main.cc)
 set_target_properties(railyard-command PROPERTIES OUTPUT_NAME railyard)
@@ -28,8 +29,9 @@ add_executable(bench-channels
   bench/channels/traffic.cc)
 set_target_properties(bench-channels PROPERTIES
   OUTPUT_NAME channels RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+target_include_directories(bench-channels PRIVATE src)
 target_link_libraries(bench-channels PRIVATE
-  railyard_compiler railyard fmt::fmt CLI11::CLI11 PkgConfig::LIBFABRIC ${CMAKE_DL_LIBS})
+  railyard_compiler railyard fmt::fmt CLI11::CLI11 railyard_libfabric_headers)
 add_executable(bench-shm-line bench/shared-memory/line.cc)
 set_target_properties(bench-shm-line PROPERTIES
   OUTPUT_NAME shm-line RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)

@@ -117,6 +117,7 @@ void print(const Options& options, const Figures& figures) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  count_fabric_objects();
   Options options;
   CLI::App app("One measurement of channels between two processes: bench/channels/README.md");
   app.add_option("test", options.test, "latency, stream, fairness, mouse or count")

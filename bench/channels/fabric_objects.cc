@@ -1,6 +1,5 @@
-/// Counts the endpoints and completion queues that the library has open. Defines `fi_fabric`, which the library calls
-/// before the provider's own, and puts counting functions into the tables of what comes out of it.
-#include <dlfcn.h>
+/// Counts the endpoints and completion queues that the library has open: stands before libfabric's `fi_fabric` and puts
+/// counting functions into the tables of what comes out of it.
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
@@ -10,6 +9,7 @@
 #include <map>
 #include <mutex>
 
+#include "fabric/ofi/library.hpp"
 #include "pair.hpp"
 
 namespace railyard::bench {
@@ -99,16 +99,12 @@ int watch_domain(fid_fabric* fabric, fi_info* info, fid_domain** made, void* con
   return code;
 }
 
-}  // namespace
+/// libfabric's calls, and the same with ours before them.
+fabric::ofi::Library own_calls;
+fabric::ofi::Library watching_calls;
 
-FabricObjects fabric_objects() { return {endpoints.load(), listeners.load(), queues.load()}; }
-
-}  // namespace railyard::bench
-
-extern "C" int fi_fabric(fi_fabric_attr* attributes, fid_fabric** fabric, void* context) {
-  using namespace railyard::bench;
-  static const auto next = reinterpret_cast<decltype(&fi_fabric)>(dlsym(RTLD_NEXT, "fi_fabric"));
-  const int code = next(attributes, fabric, context);
+int watch_fabric(fi_fabric_attr* attributes, fid_fabric** fabric, void* context) {
+  const int code = own_calls.fabric(attributes, fabric, context);
   if (code != 0) return code;
   const std::scoped_lock lock(tables().mutex);
   tables().fabrics[*fabric] = (*fabric)->ops;
@@ -118,3 +114,16 @@ extern "C" int fi_fabric(fi_fabric_attr* attributes, fid_fabric** fabric, void* 
   (*fabric)->ops = &table;
   return code;
 }
+
+}  // namespace
+
+void count_fabric_objects() {
+  if (!fabric::ofi::load_library()) return;  // then there is nothing to count
+  own_calls = watching_calls = fabric::ofi::library();
+  watching_calls.fabric = watch_fabric;
+  fabric::ofi::replace_library(&watching_calls);
+}
+
+FabricObjects fabric_objects() { return {endpoints.load(), listeners.load(), queues.load()}; }
+
+}  // namespace railyard::bench

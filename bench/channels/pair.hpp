@@ -64,6 +64,8 @@ struct FabricObjects {
   std::int64_t queues = 0;
 };
 FabricObjects fabric_objects();
+/// Has them counted from now on.
+void count_fabric_objects();
 
 /// One of the two processes.
 class Side {

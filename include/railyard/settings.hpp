@@ -11,8 +11,9 @@
 namespace railyard {
 
 struct Settings {
-  std::string driver = "auto";     ///< RAILYARD_DRIVER: tcp, verbs, ofi; auto: verbs where an RDMA port is up, else tcp
-  std::string provider;            ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
+  std::string driver = "auto";  ///< RAILYARD_DRIVER: tcp, verbs, ofi, shm; auto: verbs where an RDMA port is up, else tcp
+  std::string provider;         ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
+  std::string libfabric = "libfabric.so.1";  ///< RAILYARD_LIBFABRIC: the library of ofi rails; a name or a path
   std::string interfaces;          ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
   std::string endpoints = "auto";  ///< RAILYARD_ENDPOINTS: connected, datagram; auto: connected where there are any
   std::int32_t gid_index = -1;     ///< RAILYARD_GID_INDEX: of verbs rails; -1: the best of RoCE v2
@@ -29,9 +30,10 @@ struct Settings {
   std::uint32_t chunk_max = 1024 * 1024;  ///< RAILYARD_CHUNK_MAX: largest piece
   std::uint32_t timeout_ms = 30000;       ///< RAILYARD_TIMEOUT_MS: default deadline of every wait
   std::uint32_t bootstrap_timeout_ms = 60000;  ///< RAILYARD_BOOTSTRAP_TIMEOUT_MS
-  std::string shared_memory = "on";    ///< RAILYARD_SHARED_MEMORY: "off": peers on this host are reached like any other
-  std::string failover = "on";         ///< RAILYARD_FAILOVER: "off": a rail that fails ends its flows
-  std::uint32_t ack_deadline_ms = 20;  ///< RAILYARD_ACK_DEADLINE_MS: least time before a link is suspected
+  std::string shared_memory = "on";  ///< RAILYARD_SHARED_MEMORY: "off": peers on this host are reached like any other
+  std::string shared_memory_directory = "/dev/shm";  ///< RAILYARD_SHARED_MEMORY_DIRECTORY: where its objects lie
+  std::string failover = "on";                       ///< RAILYARD_FAILOVER: "off": a rail that fails ends its flows
+  std::uint32_t ack_deadline_ms = 20;     ///< RAILYARD_ACK_DEADLINE_MS: least time before a link is suspected
   std::uint32_t peer_timeout_ms = 30000;  ///< RAILYARD_PEER_TIMEOUT_MS: silence after which a peer is lost
   std::string threads = "multiple";       ///< RAILYARD_THREADS: "single" skips every lock
   std::string progress = "auto";  ///< RAILYARD_PROGRESS: thread, caller; auto: a thread where rails need polling

@@ -1,6 +1,5 @@
 #include "plugin.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -24,12 +23,6 @@ struct Owner {
     if (plugin->end()) delete plugin;
   }
 };
-
-/// libfabric stays when the plugin goes. Looking for its providers takes it a third of a second each time it is loaded,
-/// and some of them leave signal handlers behind that must not point to nowhere.
-void keep_libfabric() {
-  if (void* const loaded = ::dlopen("libfabric.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE)) ::dlclose(loaded);
-}
 
 /// Which settings are not as they would be by themselves.
 std::string changed_settings(const Settings& settings) {
@@ -80,7 +73,6 @@ Result<void> Plugin::discover(int abi_version) {
   auto settings = Settings::from_environment();
   if (!settings) return std::move(settings.error());
   if (auto level = parse_log_level(settings->log)) set_log_level(*level);
-  keep_libfabric();
   auto devices = find_devices(*settings);
   if (!devices) return std::move(devices.error());
   settings_ = std::move(*settings);

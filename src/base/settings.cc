@@ -47,10 +47,12 @@ constexpr std::int64_t kMostWindow = 1 << 12;
 
 constexpr Descriptor kSettings[] = {
     {"RAILYARD_DRIVER", &Settings::driver, Kind::text,
-     "the driver that opens rails: tcp (sockets), verbs, ofi (libfabric); auto: verbs where an RDMA port is up, else "
-     "tcp"},
+     "the driver that opens rails: tcp (sockets), verbs, ofi (libfabric), shm (this host alone); auto: verbs where an "
+     "RDMA port is up, else tcp, else shm"},
     {"RAILYARD_PROVIDER", &Settings::provider, Kind::text,
      "a libfabric provider, which the driver ofi uses; empty: the best one found"},
+    {"RAILYARD_LIBFABRIC", &Settings::libfabric, Kind::text,
+     "the library that ofi rails are made with, loaded when they are wanted: a name or a path"},
     {"RAILYARD_INTERFACES", &Settings::interfaces, Kind::text,
      "comma list of interfaces or NICs to use; ^a,b: all but these; empty: all"},
     {"RAILYARD_ENDPOINTS", &Settings::endpoints, Kind::choice,
@@ -84,6 +86,8 @@ constexpr Descriptor kSettings[] = {
      "how long ranks wait for each other while a world is set up, in milliseconds", 1, UINT32_MAX},
     {"RAILYARD_SHARED_MEMORY", &Settings::shared_memory, Kind::choice,
      "whether peers on this host are reached through shared memory; off: like any other", 0, 0, "on off"},
+    {"RAILYARD_SHARED_MEMORY_DIRECTORY", &Settings::shared_memory_directory, Kind::text,
+     "where shared-memory objects lie, in memory and the same for all ranks of a host"},
     {"RAILYARD_FAILOVER", &Settings::failover, Kind::choice,
      "whether what a failed rail carried moves to others; off: it fails, with its flows", 0, 0, "on off"},
     {"RAILYARD_ACK_DEADLINE_MS", &Settings::ack_deadline_ms, Kind::number,

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/log.hpp"
+#include "fabric/interface_filter.hpp"
 #include "fabric/ofi/driver.hpp"
 #include "fabric/rail.hpp"
 #include "fabric/shm/rail.hpp"
@@ -21,12 +22,33 @@ struct Driver {
   Result<std::unique_ptr<Rail>> (*open)(const RailOffer& offer, const Settings& settings);
 };
 
-/// A new driver is one line here. (`sim` is not: its rails live in one process and are made by its own worlds. Nor is
-/// `shm`: its one rail comes beside those of every other driver.)
+/// This machine's memory as the only way: ranks on other hosts are not to be reached.
+Result<std::vector<RailOffer>> discover_shm(const Settings& settings) {
+  if (settings.shared_memory == "off" || !InterfaceFilter(settings.interfaces).takes("memory"))
+    return Error(Status::not_found, "shared memory alone: RAILYARD_SHARED_MEMORY or RAILYARD_INTERFACES forbids it");
+  RailOffer offer;
+  offer.driver = offer.provider = "shm";
+  offer.domain = "memory";
+  offer.fabric = kSharedMemoryFabric;
+  offer.loopback = true;
+  return std::vector<RailOffer>{std::move(offer)};
+}
+
+Result<std::unique_ptr<Rail>> open_shm(const RailOffer& /*offer*/, const Settings& settings) {
+  shm::ShmRail::Options options;
+  options.directory = settings.shared_memory_directory;
+  auto rail = shm::ShmRail::open(options);
+  if (!rail) return std::move(rail.error());
+  return std::unique_ptr<Rail>(std::move(*rail));
+}
+
+/// A new driver is one line here. (`sim` is not: its rails live in one process and are made by its own worlds. The one
+/// rail of `shm` comes beside those of every other driver, too.)
 constexpr std::array kDrivers = {
     Driver{"tcp", &discover_tcp, &open_tcp},
     Driver{"verbs", &discover_verbs, &open_verbs},
     Driver{"ofi", &discover_ofi, &open_ofi},
+    Driver{"shm", &discover_shm, &open_shm},
 };
 
 Result<const Driver*> find_driver(std::string_view name) {
@@ -50,7 +72,14 @@ Result<std::vector<RailOffer>> discover(const Settings& settings) {
   }
   auto driver = find_driver(!automatic ? settings.driver : sockets ? "tcp" : "ofi");
   if (!driver) return std::move(driver.error());
-  return (*driver)->discover(settings);
+  auto offers = (*driver)->discover(settings);
+  // Where there is no network and none was asked for, ranks of this host can do with its memory.
+  if (!offers && automatic && settings.provider.empty())
+    if (auto memory = discover_shm(settings)) {
+      log_warn("only ranks on this host can be reached: {}", offers.error().text());
+      return memory;
+    }
+  return offers;
 }
 
 Result<std::vector<RailOffer>> chosen_offers(const Settings& settings) {
@@ -69,14 +98,15 @@ Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings) 
   auto driver = find_driver(offers->front().driver);
   if (!driver) return std::move(driver.error());
   std::vector<std::unique_ptr<Rail>> rails;
-  const std::size_t count = settings.rails == 0 ? offers->size() : settings.rails;
+  const bool memory_alone = (*driver)->open == &open_shm;
+  const std::size_t count = settings.rails == 0 || memory_alone ? offers->size() : settings.rails;
   for (std::size_t i = 0; i < count; ++i) {
     auto rail = (*driver)->open((*offers)[i % offers->size()], settings);
     if (!rail) return std::move(rail.error());
     rails.push_back(std::move(*rail));
   }
-  if (settings.shared_memory == "off") return rails;
-  auto shared = shm::ShmRail::open({});
+  if (settings.shared_memory == "off" || memory_alone) return rails;
+  auto shared = open_shm({}, settings);
   if (shared) {
     rails.push_back(std::move(*shared));
   } else {

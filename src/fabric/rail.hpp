@@ -218,6 +218,9 @@ class Rail {
   /// that; a driver that cannot closes the inbound links that might still land there. No post of our own that names it
   /// may be in flight.
   virtual void revoke(const Registration& registration) = 0;
+  /// The same where the caller knows that no peer has anything under way to or from it (all that it allowed has
+  /// happened): a driver whose `revoke` closes links need not. A key used later fails all the same.
+  virtual void deregister(const Registration& registration) { revoke(registration); }
 
   /// A message to the remote's control lane. Each takes one posted receive there.
   virtual Post send(RemoteId remote, LocalPiece message, PostContext* context) = 0;

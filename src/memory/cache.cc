@@ -23,12 +23,19 @@ RegionCache::RegionCache(std::span<fabric::Rail* const> rails, fabric::Access ac
 RegionCache::RegionCache(std::span<fabric::Rail* const> rails, Limits limits, fabric::Access access)
     : rails_(rails.begin(), rails.end()),
       limits_(limits),
-      access_(access),
+      access_{.remote = false, .bulk = access.bulk},
       remembers_(std::ranges::none_of(
           rails, [](const fabric::Rail* rail) { return rail->capabilities().needs_local_registration; })) {}
 
 Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> memory) {
   return find(memory, remembers_);
+}
+
+Result<std::shared_ptr<Region>> RegionCache::expose(std::span<std::byte> memory) {
+  if (auto mapped = check_mapped(memory); !mapped) return std::move(mapped.error());
+  auto region = Region::open(rails_, memory, {.remote = true, .bulk = access_.bulk});
+  if (region) (*region)->single_use_ = true;
+  return region;
 }
 
 Result<void> RegionCache::remember(std::span<const std::byte> memory) {

@@ -1,5 +1,8 @@
 /// RegionCache: registers the memory that puts, gets and messages use, and remembers it by page range where it may.
 ///
+/// What it remembers is for this side's own operations: no peer gets a key to it. Memory that a peer is to write to is
+/// registered apart by `expose`, exactly as long and as wide as that lasts.
+///
 /// It may not where a rail pins pages (it needs descriptors of local memory): when a program gives memory back and gets
 /// other memory at the same place, a registration that was kept would still lead to the old pages. There a region lives
 /// as long as the operations that hold it, but for what was asked to be remembered: whoever does that has promised to
@@ -38,7 +41,7 @@ class RegionCache {
     std::size_t bytes = 0;
   };
 
-  /// `access`: whether peers may be given keys of what it registers.
+  /// `access`: how bytes may reach what it registers.
   explicit RegionCache(std::span<fabric::Rail* const> rails, fabric::Access access = {});
   RegionCache(std::span<fabric::Rail* const> rails, Limits limits, fabric::Access access = {});
 
@@ -47,6 +50,9 @@ class RegionCache {
   Result<std::shared_ptr<Region>> find(std::span<const std::byte> memory);
   /// The same, kept until it is forgotten (or leaves as the least recently used).
   Result<void> remember(std::span<const std::byte> memory);
+  /// A region of exactly these bytes that peers may read and write, for one use: it ends with its last reference, and
+  /// is not remembered.
+  Result<std::shared_ptr<Region>> expose(std::span<std::byte> memory);
   /// Drops every entry that touches these bytes' pages. Before unmapping memory that was used.
   void forget(std::span<const std::byte> memory);
   Statistics statistics() const;

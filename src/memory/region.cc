@@ -13,7 +13,8 @@ Region::~Region() { revoke(); }
 
 void Region::revoke() {
   if (std::exchange(revoked_, true)) return;
-  for (std::size_t i = 0; i < registrations_.size(); ++i) rails_[i]->revoke(registrations_[i]);
+  for (std::size_t i = 0; i < registrations_.size(); ++i)
+    settled_ ? rails_[i]->deregister(registrations_[i]) : rails_[i]->revoke(registrations_[i]);
 }
 
 Result<std::shared_ptr<Region>> Region::open(std::span<fabric::Rail* const> rails, std::span<std::byte> memory,

@@ -28,14 +28,22 @@ class Region {
   /// it may be in flight (`Engine::revoke` sees to that). The second call finds nothing left to do.
   void revoke();
   bool revoked() const noexcept { return revoked_; }
+  /// Says that no peer has anything under way to it, because all that its users allowed has happened: taking it back
+  /// then costs no link. Who says so speaks for all users.
+  void settle() noexcept { settled_ = true; }
+  /// Made by `RegionCache::expose` for one user alone.
+  bool single_use() const noexcept { return single_use_; }
 
  private:
+  friend class RegionCache;
   Region(std::span<fabric::Rail* const> rails, std::span<std::byte> memory);
 
   std::span<std::byte> memory_;
   std::vector<fabric::Rail*> rails_;
   std::vector<fabric::Registration> registrations_;  ///< by rail; as many as succeeded
   bool revoked_ = false;
+  bool settled_ = false;
+  bool single_use_ = false;
 };
 
 }  // namespace railyard::memory

@@ -48,11 +48,10 @@ void ChannelState::take_calls() {
   }
 }
 
-/// Registers what the user has not: a message that goes inside records needs nothing.
+/// Registers what the user has not: a message that goes inside records needs nothing. Only where it is received may the
+/// peer write, and only as long as the receive lasts.
 bool ChannelState::prepare(Request& request) {
-  const auto find = [this](std::span<const std::byte> memory, std::shared_ptr<memory::Region>& region) {
-    if (region != nullptr || memory.empty()) return true;
-    auto found = engine_.cache().find(memory);
+  const auto take = [this](Result<std::shared_ptr<memory::Region>> found, std::shared_ptr<memory::Region>& region) {
     if (!found) {
       fail(Error(found.status(), fmt::format("a message's memory cannot be used: {}", found.error().message())));
       return false;
@@ -61,10 +60,13 @@ bool ChannelState::prepare(Request& request) {
     return true;
   };
   if (request.sends) {
-    return request.message.size() <= engine_.settings().eager_bytes || find(request.message, request.region);
+    if (request.region != nullptr || request.message.size() <= engine_.settings().eager_bytes) return true;
+    return take(engine_.cache().find(request.message), request.region);
   }
   for (std::size_t i = 0; i < request.count; ++i) {
-    if (!find(request.places[i].memory, request.places[i].region)) return false;
+    Request::Place& place = request.places[i];
+    if (place.region != nullptr || place.memory.empty()) continue;
+    if (!take(engine_.cache().expose(place.memory), place.region)) return false;
   }
   return true;
 }

@@ -75,7 +75,9 @@ void Receiver::place_unexpected(Request& request) {
 
 void Receiver::fill(Request& request, std::uint8_t slot, std::uint64_t size) {
   if (!request.places[slot].taken) take(request, slot);
-  release(request.places[slot]);
+  Request::Place& place = request.places[slot];
+  if (place.region != nullptr && place.region->single_use()) place.region->settle();
+  release(place);
   request.sizes[slot] = size;
   ++messages;
   bytes += size;

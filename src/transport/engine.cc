@@ -96,8 +96,7 @@ Result<void> Engine::start() {
   auto reports = memory::Slab::open(rail_views_, wire::kNoticeBytes, kReportsPerBlock, most_reports);
   if (!reports) return std::move(reports.error());
   reports_.emplace(std::move(*reports));
-  // Channels receive into memory that their users did not register.
-  cache_ = std::make_unique<memory::RegionCache>(rail_views_, fabric::Access{.remote = size_ == 0, .bulk = true});
+  cache_ = std::make_unique<memory::RegionCache>(rail_views_, fabric::Access{.bulk = true});
 
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     rail_states_[i].statistics.name = rails_[i]->name();

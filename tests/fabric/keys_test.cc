@@ -38,6 +38,18 @@ TEST(KeyPool, AKeyIsNotReusedAtOnce) {
   EXPECT_LE(*second, static_cast<std::uint64_t>(INT64_MAX));
 }
 
+TEST(KeyPool, OneKeySaysNothingAboutTheNext) {
+  auto pool = KeyPool::open(8);
+  ASSERT_TRUE(pool.ok());
+  std::uint64_t last = *pool->take();
+  for (int i = 0; i < 1000; ++i) {
+    const std::uint64_t next = *pool->take();
+    // Neighbours among 2^63 would be a wonder.
+    EXPECT_GT(next > last ? next - last : last - next, 1u << 20);
+    last = next;
+  }
+}
+
 TEST(KeyPool, NeedsRoomForAKey) { EXPECT_EQ(KeyPool::open(0).status(), Status::unsupported); }
 
 }  // namespace

@@ -24,15 +24,16 @@ class StrictProvider : public ::testing::Test {
   };
 
   void SetUp() override {
+    ASSERT_TRUE(ofi::load_library().ok());
     auto found = ofi::query({.provider = "strict"});
     ASSERT_TRUE(found.ok());
     info_ = std::move(*found);
     ASSERT_TRUE(info_) << "the strict provider was not loaded from " RAILYARD_STRICT_PROVIDER_DIR;
     const fi_info* choice = info_.get();
     while (choice->next != nullptr && std::strcmp(choice->domain_attr->name, "lo") != 0) choice = choice->next;
-    chosen_.reset(fi_dupinfo(choice));
+    chosen_.reset(ofi::library().dupinfo(choice));
     strict_.forget();
-    ASSERT_EQ(fi_fabric(chosen_->fabric_attr, &fabric_, nullptr), 0);
+    ASSERT_EQ(ofi::library().fabric(chosen_->fabric_attr, &fabric_, nullptr), 0);
     ASSERT_EQ(fi_domain(fabric_, chosen_.get(), &domain_, nullptr), 0);
     for (End& end : ends_) open(end);
     for (std::size_t i = 0; i < ends_.size(); ++i) {
@@ -265,12 +266,12 @@ TEST_F(StrictProvider, CatchesAnImmediateWithoutAReceive) {
 }
 
 TEST_F(StrictProvider, IsNotOfferedToThoseWhoCannotMeetItsDemands) {
-  ofi::Info hints(fi_allocinfo());
+  ofi::Info hints(ofi::library().dupinfo(nullptr));
   hints->caps = FI_MSG | FI_RMA;
   hints->ep_attr->type = FI_EP_RDM;
   hints->fabric_attr->prov_name = ::strdup("strict");
   fi_info* found = nullptr;
-  EXPECT_EQ(fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found), -FI_ENODATA);
+  EXPECT_EQ(ofi::library().getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found), -FI_ENODATA);
 }
 
 }  // namespace

@@ -63,6 +63,28 @@ TEST_F(Cache, WherePagesArePinnedWhatIsToBeRememberedIs) {
   EXPECT_EQ(rail_.alive(), 1u) << "it is in use";
 }
 
+TEST_F(Cache, WhatPeersMayWriteToIsExactAndEndsWithItsUse) {
+  RegionCache cache(rails_, {.remote = true, .bulk = true});
+  const auto bytes = pages_.pages(3, 2).subspan(100, 5000);
+  const auto source = cache.find(bytes);
+  ASSERT_TRUE(source.ok());
+  EXPECT_FALSE(rail_.last_access().remote) << "a source is nothing that peers may write to";
+  {
+    const auto exposed = cache.expose(bytes);
+    const auto again = cache.expose(bytes);
+    ASSERT_TRUE(exposed.ok() && again.ok());
+    EXPECT_TRUE(rail_.last_access().remote);
+    EXPECT_EQ(rail_.last_memory().data(), bytes.data());
+    EXPECT_EQ(rail_.last_memory().size(), bytes.size());
+    EXPECT_NE(*exposed, *again) << "each receive has its own";
+    EXPECT_EQ(*cache.find(bytes), *source);
+    EXPECT_EQ(rail_.alive(), 3u);
+    (*again)->settle();
+  }
+  EXPECT_EQ(rail_.alive(), 1u) << "what one receive allowed stays open";
+  EXPECT_EQ(rail_.settled(), 1u) << "only what is known to be over is given back gently";
+}
+
 TEST_F(Cache, APageIsRegisteredWhole) {
   RegionCache cache(rails_);
   const auto first = cache.find(pages_.pages(3, 1).subspan(100, 8));

@@ -35,6 +35,10 @@ class CountingRail final : public fabric::Rail {
     ++registered_;
     return registration;
   }
+  void deregister(const fabric::Registration& registration) override {
+    ++settled_;
+    revoke(registration);
+  }
   void revoke(const fabric::Registration& registration) override {
     const std::lock_guard lock(mutex_);
     EXPECT_EQ(alive_.erase(registration.id[0]), 1u) << "closed twice or never opened";
@@ -65,6 +69,9 @@ class CountingRail final : public fabric::Rail {
     return registered_;
   }
   fabric::Access last_access() const { return last_access_; }
+  std::span<std::byte> last_memory() const { return alive_.at(last_); }
+  /// Those that were given back with nothing under way.
+  std::size_t settled() const { return settled_; }
 
  private:
   fabric::Capabilities capabilities_;
@@ -72,6 +79,7 @@ class CountingRail final : public fabric::Rail {
   std::map<std::uint64_t, std::span<std::byte>> alive_;
   std::uint64_t last_ = 0;
   std::size_t registered_ = 0;
+  std::size_t settled_ = 0;
   fabric::Access last_access_;
   bool refuse_ = false;
 };

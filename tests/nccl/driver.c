@@ -1,11 +1,13 @@
-/* nccl-driver --library FILE --case NAME [--abi N,N...] [--bed shm|tcp|strict|verbs]: one case, in these versions of
- * the ABI or in all. */
+/* nccl-driver --library FILE --case NAME [--abi N,N...] [--bed shm|bare|tcp|strict|verbs]: one case, in these versions
+ * of the ABI or in all. */
 #include "driver.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define SHM "RAILYARD_SHARED_MEMORY=on RAILYARD_INTERFACES=lo"
+/* A machine without libfabric. */
+#define BARE "RAILYARD_SHARED_MEMORY=on RAILYARD_LIBFABRIC=libfabric-that-is-not-here.so.1"
 /* The strict provider of tests/doubles, which FI_PROVIDER_PATH leads to. */
 #define STRICT "RAILYARD_PROVIDER=strict RAILYARD_SHARED_MEMORY=off RAILYARD_INTERFACES=lo RAILYARD_RAILS="
 #define TCP "RAILYARD_SHARED_MEMORY=off RAILYARD_INTERFACES=lo RAILYARD_RAILS="
@@ -54,7 +56,7 @@ static const struct test_case cases[] = {
 
 static int usage(void) {
   fprintf(stderr,
-          "usage: nccl-driver --library FILE --case NAME [--abi N[,N...]] [--bed shm|tcp|strict|verbs]\ncases:");
+          "usage: nccl-driver --library FILE --case NAME [--abi N[,N...]] [--bed shm|bare|tcp|strict|verbs]\ncases:");
   for (size_t i = 0; i < CASES; ++i) fprintf(stderr, " %s", cases[i].name);
   fprintf(stderr, "\n");
   return 64;
@@ -77,6 +79,8 @@ static int breaches(void) {
 static void settings_for(const char *bed, const char *rails, char *settings, size_t room) {
   if (strcmp(bed, "shm") == 0)
     snprintf(settings, room, "%s", SHM);
+  else if (strcmp(bed, "bare") == 0)
+    snprintf(settings, room, "%s", BARE);
   else if (strcmp(bed, "verbs") == 0) /* on every device, unless a case is about their number */
     snprintf(settings, room, VERBS "%s", strcmp(rails, "2") == 0 ? "0" : rails, getenv("TEST_RAILS"));
   else
@@ -85,7 +89,7 @@ static void settings_for(const char *bed, const char *rails, char *settings, siz
 
 static bool known(const char *bed) {
   if (strcmp(bed, "verbs") == 0) return getenv("TEST_RAILS") != NULL;
-  return strcmp(bed, "shm") == 0 || strcmp(bed, "tcp") == 0 || strcmp(bed, "strict") == 0;
+  return strcmp(bed, "shm") == 0 || strcmp(bed, "bare") == 0 || strcmp(bed, "tcp") == 0 || strcmp(bed, "strict") == 0;
 }
 
 static int run_case(const struct test_case *test, const char *library, int version, const char *bed) {

@@ -153,6 +153,7 @@ class Process {
     settings.interfaces = "lo";
     settings.rails = options_.rails;
     settings.shared_memory = options_.memory ? "on" : "off";
+    settings.shared_memory_directory = std::getenv("RAILYARD_SHARED_MEMORY_DIRECTORY");
     settings.shared_links = options_.shared_links;
     settings.log = "error";
     auto station = Station::open(settings);
@@ -265,7 +266,7 @@ int main(int argc, char** argv) {
   app.add_flag("--memory", options.memory, "peers on this host use shared memory");
   CLI11_PARSE(app, argc, argv);
 
-  const auto objects = shared_memory_objects();
+  const SharedMemoryDirectory memory;
   auto* const board =
       new (::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board;
   std::vector<pid_t> children;
@@ -290,9 +291,8 @@ int main(int argc, char** argv) {
     // The others would wait for it.
     for (const pid_t child : children) ::kill(child, SIGKILL);
   }
-  for (const std::string& name : shared_memory_objects()) {
-    if (objects.contains(name) || is_mapped(name)) continue;
-    fmt::print(stderr, "channels: /dev/shm/{} is left\n", name);
+  for (const std::string& name : memory.objects()) {
+    fmt::print(stderr, "channels: {}/{} is left\n", memory.path(), name);
     good = false;
   }
   fmt::print("{} channels, {} messages, {}\n", board->channels.load(), board->messages.load(),

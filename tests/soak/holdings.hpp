@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -70,21 +71,31 @@ inline std::uint64_t resident_bytes() {
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-inline std::set<std::string> shared_memory_objects() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path().filename());
-  return names;
-}
-
-/// Whether some process has it mapped: then it is not left behind but another job's.
-inline bool is_mapped(const std::string& name) {
-  for (const auto& process : std::filesystem::directory_iterator("/proc")) {
-    std::ifstream maps(process.path() / "maps");
-    for (std::string line; std::getline(maps, line);) {
-      if (line.find("/dev/shm/" + name) != std::string::npos) return true;
-    }
+/// A directory for the shared-memory objects of this process and those that it starts, and of nobody else: what other
+/// jobs on the machine have is not looked at.
+class SharedMemoryDirectory {
+ public:
+  SharedMemoryDirectory() {
+    std::string pattern = "/dev/shm/railyard-soak-XXXXXX";
+    if (const char* const made = ::mkdtemp(pattern.data())) path_ = made;
+    ::setenv("RAILYARD_SHARED_MEMORY_DIRECTORY", path_.c_str(), 1);
   }
-  return false;
-}
+  ~SharedMemoryDirectory() {
+    std::error_code failure;
+    if (!path_.empty()) std::filesystem::remove_all(path_, failure);
+  }
+  SharedMemoryDirectory(const SharedMemoryDirectory&) = delete;
+  SharedMemoryDirectory& operator=(const SharedMemoryDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::set<std::string> objects() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) names.insert(entry.path().filename());
+    return names;
+  }
+
+ private:
+  std::string path_;
+};
 
 }  // namespace railyard::soak

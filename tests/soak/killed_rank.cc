@@ -353,24 +353,19 @@ class Job {
   std::uint64_t verified_bytes_ = 0;
 };
 
-/// Objects that were not there before and stay. Those of another job, at work at the same time, are mapped or go away.
-std::set<std::string> objects_left(const std::set<std::string>& before) {
+/// Objects that stay: those of a rank that was killed last go with the next look at the directory.
+std::set<std::string> objects_left(const SharedMemoryDirectory& memory) {
   constexpr int kTries = 50;
-  std::set<std::string> left;
-  for (int i = 0; i < kTries; ++i) {
-    std::set<std::string> now;
-    for (const std::string& name : shared_memory_objects()) {
-      if (!before.contains(name) && (i == 0 || left.contains(name)) && !is_mapped(name)) now.insert(name);
-    }
-    left = std::move(now);
-    if (left.empty()) break;
+  std::set<std::string> left = memory.objects();
+  for (int i = 0; i < kTries && !left.empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    left = memory.objects();
   }
   return left;
 }
 
 int kill_many(const Options& options) {
-  const auto objects = shared_memory_objects();
+  const SharedMemoryDirectory memory;
   std::array<int, kMoments.size()> rounds{};
   std::vector<double> notices;
   std::uint64_t bytes = 0;
@@ -394,7 +389,7 @@ int kill_many(const Options& options) {
   if (!notices.empty()) {
     fmt::print("told after {:.1f} ms (median), {:.1f} ms (longest)", notices[notices.size() / 2], notices.back());
   }
-  const auto left = objects_left(objects);
+  const auto left = objects_left(memory);
   fmt::print("; {} objects left in /dev/shm{}{}\n", left.size(), left.empty() ? "" : ": ", fmt::join(left, " "));
   return failed == 0 && left.empty() ? 0 : 1;
 }

@@ -85,6 +85,7 @@ Result<void> ConnectedRail::open_listener() {
   auto name = name_of(listener->fid);
   if (!name) return std::move(name.error());
   listener_name_ = std::move(*name);
+  close_listener_on_exec(listener_name_);
   return {};
 }
 

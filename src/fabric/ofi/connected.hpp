@@ -99,6 +99,7 @@ class ConnectedRail final : public OfiRail {
   /// An endpoint on its queue and shared receives, not yet connected.
   Result<Fid<fid_ep>> open_endpoint(fi_info& info, Lane lane, bool guest);
   fid_ep* endpoint_for(Lane /*lane*/) override { return nullptr; }  // such providers are not taken: see discover.cc
+  void cut_off_peers() override;
   RailAddress own_address() const { return {capabilities_.provider, info_->addr_format, {listener_name_}}; }
 
   // links.cc: what this rail connects to
@@ -128,6 +129,8 @@ class ConnectedRail final : public OfiRail {
 
   // connection_events.cc
   void look_at_connections();
+  /// Whether connections have come to stand.
+  bool read_connections();
   bool read_connection_error();
   void connection_ended(fid* endpoint, int error, bool refused);
 

@@ -9,6 +9,15 @@
 namespace railyard::fabric::ofi {
 
 void ConnectedRail::look_at_connections() {
+  if (!read_connections()) return;
+  for (const QueueName name : {kMessages, kGuestData, kLinkData}) {
+    drain(name);  // a queue knows the sockets of its new connections once it was read
+    close_on_exec(*queues_[name]);
+  }
+}
+
+bool ConnectedRail::read_connections() {
+  bool more_stand = false;
   for (;;) {
     // An event, and behind it what the peer sent along.
     alignas(fi_eq_cm_entry) std::array<std::byte, sizeof(fi_eq_cm_entry) + kMostRequestBytes> room{};
@@ -19,7 +28,7 @@ void ConnectedRail::look_at_connections() {
     errno = 0;
     const ssize_t bytes = fi_eq_read(events_.get(), &kind, room.data(), room.size(), 0);
     if (bytes == -FI_EAVAIL && read_connection_error()) continue;
-    if (bytes < static_cast<ssize_t>(sizeof(fi_eq_cm_entry))) return;
+    if (bytes < static_cast<ssize_t>(sizeof(fi_eq_cm_entry))) return more_stand;
     const auto& event = *reinterpret_cast<const fi_eq_cm_entry*>(room.data());
     switch (kind) {
       case FI_CONNREQ: {
@@ -28,6 +37,7 @@ void ConnectedRail::look_at_connections() {
         break;
       }
       case FI_CONNECTED:
+        more_stand = true;
         if (const auto end = end_names_.find(event.fid); end != end_names_.end()) end_stands(end->second);
         if (const auto guest = guests_.find(event.fid); guest != guests_.end()) guest_stands(guest->second);
         break;
@@ -48,7 +58,8 @@ bool ConnectedRail::read_connection_error() {
   if (fi_eq_readerr(events_.get(), &entry, 0) < 0) return false;
   const std::size_t bytes = std::min(entry.err_data_size, data.size());
   const bool unwanted = bytes != 0 && is_refusal({static_cast<const std::byte*>(entry.err_data), bytes});
-  log_debug("{}: a connection failed: {}{}", name_, fi_strerror(entry.err), unwanted ? ", the peer shut it out" : "");
+  log_debug("{}: a connection failed: {}{}", name_, library().strerror(entry.err),
+            unwanted ? ", the peer shut it out" : "");
   connection_ended(entry.fid, unwanted ? FI_EACCES : entry.err, !unwanted && entry.err == FI_ECONNREFUSED);
   return true;
 }

@@ -114,7 +114,7 @@ Result<fi_addr_t> DatagramRail::insert_address(Lane lane, const std::vector<std:
   const int count = fi_av_insert(part(lane).addresses.get(), name.data(), 1, &address, 0, nullptr);
   if (count != 1 || address == FI_ADDR_NOTAVAIL)
     return Error(Status::io, fmt::format("{}: libfabric refused a peer's address: {}", name_,
-                                         fi_strerror(count < 0 ? -count : FI_EINVAL)));
+                                         library().strerror(count < 0 ? -count : FI_EINVAL)));
   return address;
 }
 

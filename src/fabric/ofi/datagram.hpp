@@ -9,7 +9,9 @@
 /// Links. The endpoint serves all remotes, so a link stands at once, nothing tells when one breaks but its operations,
 /// and the target cannot shut one out: fencing is timed. `disconnect` takes the remote's address back; libfabric has no
 /// call that recalls a transmit from such an endpoint, so contexts that are still out come back when the provider gives
-/// them up, and until then it may touch the memory that they name.
+/// them up, and until then it may touch the memory that they name. Nor can it end what a peer has half written:
+/// `revoke` turns away what comes after it, and is exact where the NIC checks every packet's key (efa, cxi, opx), not
+/// over tcp.
 #pragma once
 
 #include "fabric/ofi/rail.hpp"

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "base/nearest.hpp"
+#include "base/shared_library.hpp"
 #include "fabric/interface_filter.hpp"
 #include "fabric/ofi/driver.hpp"
 #include "fabric/ofi/info.hpp"
@@ -173,7 +174,7 @@ Result<RailOffer> make_offer(const fi_info& info, bool delivery_complete, const 
   const bool loopback = interface != nullptr && interface->loopback;
   // One entry alone: fi_dupinfo copies no list.
   auto choice = std::make_shared<Choice>();
-  choice->info.reset(fi_dupinfo(&info));
+  choice->info.reset(library().dupinfo(&info));
   if (!choice->info) return Error(Status::no_memory, "no memory for a copy of a fi_info");
   choice->delivery_complete = delivery_complete;
   choice->place = address_text(info);
@@ -210,6 +211,8 @@ Error no_interface(const Settings& settings, const std::string& provider, const 
 
 Result<std::vector<RailOffer>> discover_ofi(const Settings& settings) {
   using namespace ofi;
+  if (auto loaded = load_library(settings.libfabric); !loaded) return std::move(loaded.error());
+  const KeepSignals keep;  // providers are loaded when they are first asked for
   auto selection = select(settings);
   if (!selection) return std::move(selection.error());
   const std::string& provider = selection->provider;

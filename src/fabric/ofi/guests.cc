@@ -1,4 +1,5 @@
 /// Guests: endpoints that a connected rail has accepted, who may become one, and how they are shut out.
+#include <algorithm>
 #include <utility>
 
 #include "base/log.hpp"
@@ -93,6 +94,25 @@ void ConnectedRail::close_guests(LinkName id, std::uint32_t epoch, bool report) 
   }
   if (report)
     for (const auto& [life, tag] : closed) report_left(tag);
+}
+
+/// A software provider reads the rest of a write straight to its place, also after its registration was closed, and so
+/// sends the rest of a read. Only the end of the connection stops it. The peers' links are lost with it and come back.
+void ConnectedRail::cut_off_peers() {
+  for (auto guest = guests_.begin(); guest != guests_.end();) {
+    if (guest->second.lane != Lane::data) {
+      ++guest;
+      continue;
+    }
+    if (!guest->second.stands) --setting_up_;
+    const LinkTag tag = guest->second.tag;
+    guest = guests_.erase(guest);
+    const auto same = [&](const auto& other) {
+      return other.second.tag.id == tag.id && other.second.tag.epoch == tag.epoch;
+    };
+    if (std::ranges::none_of(guests_, same)) report_left(tag);
+  }
+  drain(kGuestData);  // what landed before is told as ever
 }
 
 bool ConnectedRail::fence(LinkTag tag) {

@@ -9,7 +9,7 @@
 namespace railyard::fabric::ofi {
 
 Result<Info> query(const Query& query) {
-  Info hints(fi_allocinfo());
+  Info hints(library().dupinfo(nullptr));
   if (!hints) return Error(Status::no_memory, "no memory for libfabric hints");
   hints->caps = FI_MSG | FI_RMA | query.extra_caps;
   hints->mode = kModes;
@@ -23,10 +23,10 @@ Result<Info> query(const Query& query) {
   if (!query.provider.empty()) hints->fabric_attr->prov_name = ::strdup(query.provider.c_str());
 
   fi_info* found = nullptr;
-  const int code = fi_getinfo(kApiVersion, nullptr, nullptr, 0, hints.get(), &found);
+  const int code = library().getinfo(kApiVersion, nullptr, nullptr, 0, hints.get(), &found);
   if (code == -FI_ENODATA) return Info();
   if (code != 0)
-    return Error(Status::io, fmt::format("libfabric could not look for providers: {}", fi_strerror(-code)));
+    return Error(Status::io, fmt::format("libfabric could not look for providers: {}", library().strerror(-code)));
   return Info(found);
 }
 
@@ -41,7 +41,7 @@ std::string_view core_name(std::string_view provider) { return provider.substr(0
 std::vector<std::string> providers_here() {
   std::vector<std::string> names;
   fi_info* found = nullptr;
-  if (fi_getinfo(kApiVersion, nullptr, nullptr, 0, nullptr, &found) != 0) return names;
+  if (library().getinfo(kApiVersion, nullptr, nullptr, 0, nullptr, &found) != 0) return names;
   const Info all(found);
   for (const fi_info* info = all.get(); info != nullptr; info = info->next) {
     const std::string_view name = core_name(info->fabric_attr->prov_name);

@@ -1,6 +1,8 @@
 /// Registration keys for providers that leave their choice to us.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <unordered_set>
 
@@ -12,7 +14,8 @@ namespace railyard::fabric::ofi {
 /// a concurrent registration would be refused for using it.
 class KeyPool {
  public:
-  /// Keys of `key_bytes` bytes, from a random start: a stale key of an earlier run hardly ever names something.
+  /// Keys of `key_bytes` bytes, each drawn at random: knowing one says nothing about the others, and a stale one hardly
+  /// ever names something.
   static Result<KeyPool> open(std::size_t key_bytes);
   KeyPool() = default;
 
@@ -20,8 +23,11 @@ class KeyPool {
   void give(std::uint64_t key) { used_.erase(key); }
 
  private:
+  Result<std::uint64_t> draw();
+
   std::uint64_t mask_ = 0;
-  std::uint64_t next_ = 0;
+  std::array<std::uint64_t, 32> drawn_{};  ///< a system call for many keys
+  std::size_t left_ = 0;
   std::unordered_set<std::uint64_t> used_;
 };
 

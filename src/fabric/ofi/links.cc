@@ -38,7 +38,7 @@ RemoteId ConnectedRail::take_slot() {
 }
 
 Result<void> ConnectedRail::begin_end(RemoteId remote, Lane lane, const std::vector<std::byte>& name, LinkTag tag) {
-  const Info info(fi_dupinfo(info_.get()));
+  const Info info(library().dupinfo(info_.get()));
   if (!info) return Error(Status::no_memory, "no memory for a copy of a fi_info");
   // libfabric frees it with the info.
   std::free(std::exchange(info->dest_addr, std::malloc(name.size())));

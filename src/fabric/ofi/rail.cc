@@ -20,19 +20,19 @@ constexpr std::size_t kMostWriteBytes = std::size_t{1} << 30;
 Error OfiRail::set_up_error(const char* step, int code) const {
   return Error(Status::io, fmt::format("{}: could not {}: {}. `railyard info` lists other rails; RAILYARD_PROVIDER and "
                                        "RAILYARD_INTERFACES choose among them",
-                                       name_, step, fi_strerror(-code)));
+                                       name_, step, library().strerror(-code)));
 }
 
 Result<void> OfiRail::open_domain(const RailOffer& offer, const Choice& choice) {
   name_ = fmt::format("{} {}", core_name(offer.provider), offer.domain);
   if (!choice.place.empty()) name_ += " " + choice.place;
   fabric_name_ = offer.fabric;
-  info_.reset(fi_dupinfo(choice.info.get()));
+  info_.reset(library().dupinfo(choice.info.get()));
   if (!info_) return Error(Status::no_memory, "no memory for a copy of a fi_info");
   set_capabilities(offer, choice);
 
   fid_fabric* fabric = nullptr;
-  if (int code = fi_fabric(info_->fabric_attr, &fabric, nullptr); code != 0)
+  if (int code = library().fabric(info_->fabric_attr, &fabric, nullptr); code != 0)
     return set_up_error("open the fabric", code);
   fabric_.reset(fabric);
   fid_domain* domain = nullptr;
@@ -98,7 +98,7 @@ Result<void> OfiRail::refuse_if_stopped() const {
 void OfiRail::give_up(int code) {
   if (broken_ != 0) return;
   broken_ = code;
-  log_error("{}: its completion queue failed: {}", name_, fi_strerror(code));
+  log_error("{}: its completion queue failed: {}", name_, library().strerror(code));
 }
 
 bool OfiRail::read_arrival(const fi_cq_data_entry& entry, Event& event) {
@@ -123,7 +123,7 @@ bool OfiRail::read_error(fid_cq& queue, fi_cq_err_entry& entry) const {
   if (log_enabled(LogLevel::debug)) {
     std::array<char, 160> text{};
     const char* detail = fi_cq_strerror(&queue, entry.prov_errno, entry.err_data, text.data(), text.size());
-    log_debug("{}: error completion: {} ({})", name_, fi_strerror(entry.err), detail == nullptr ? "" : detail);
+    log_debug("{}: error completion: {} ({})", name_, library().strerror(entry.err), detail == nullptr ? "" : detail);
   }
   return true;
 }
@@ -143,10 +143,10 @@ Post OfiRail::fail(const char* operation, int code) {
   return Post::failed;
 }
 
-std::string OfiRail::describe_error(int error) const { return fi_strerror(error); }
+std::string OfiRail::describe_error(int error) const { return library().strerror(error); }
 
 std::string OfiRail::failure() const {
-  return fmt::format("{}: {} failed: {}", name_, failed_operation_, fi_strerror(failed_code_));
+  return fmt::format("{}: {} failed: {}", name_, failed_operation_, library().strerror(failed_code_));
 }
 
 }  // namespace railyard::fabric::ofi

@@ -6,6 +6,7 @@
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
 #include <algorithm>
@@ -37,6 +38,7 @@ class OfiRail : public Rail {
   std::string fabric() const override { return fabric_name_; }
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void revoke(const Registration& registration) override;
+  void deregister(const Registration& registration) override;
   std::string describe_error(int error) const override;
   std::string failure() const override;
 
@@ -57,6 +59,9 @@ class OfiRail : public Rail {
   /// Where a registration is bound to, on providers that want that.
   virtual fid_ep* endpoint_for(Lane lane) = 0;
   void close_registrations();
+  /// Has peers' operations end that may be half-way through registered memory: closing a registration turns away new
+  /// ones only.
+  virtual void cut_off_peers() {}
 
   Post fail(const char* operation, int code);
   Result<void> refuse_if_stopped() const;
@@ -94,12 +99,14 @@ class OfiRail : public Rail {
   struct Held {
     Fid<fid_mr> object;
     bool own_key = false;
+    bool remote = false;
     std::uint64_t key = 0;
   };
 
   void set_capabilities(const RailOffer& offer, const Choice& choice);
   Result<std::uint64_t> hold(std::span<std::byte> memory, Lane lane, std::uint64_t access);
   void release(std::uint64_t id);
+  bool is_remote(const Registration& registration) const;
   Error registration_error(const char* step, std::span<std::byte> memory, Lane lane, int code) const;
 
   const char* failed_operation_ = "";
@@ -116,6 +123,18 @@ constexpr std::size_t index_of(Lane lane) { return static_cast<std::size_t>(lane
 constexpr Event::Kind own_kind(std::uint64_t flags) {
   if ((flags & FI_SEND) != 0) return Event::Kind::sent;
   return (flags & FI_WRITE) != 0 ? Event::Kind::written : Event::Kind::read;
+}
+
+/// What is at fault when an operation failed so: of the provider's codes these belong to its memory.
+constexpr Blame blame_for(int error) {
+  switch (error) {
+    case FI_EFAULT:
+    case FI_EACCES:
+    case FI_EKEYREJECTED:
+      return Blame::operation;
+    default:
+      return Blame::link;
+  }
 }
 
 /// Whether a completion is of an operation of this side. Some providers repeat the immediate in the completion of the

@@ -17,7 +17,7 @@ Error OfiRail::registration_error(const char* step, std::span<std::byte> memory,
   return Error(code == -FI_ENOMEM ? Status::no_memory : Status::io,
                fmt::format("{}: could not {} {} bytes at {} for the {} lane: {}", name_, step, memory.size(),
                            static_cast<const void*>(memory.data()), lane == Lane::data ? "data" : "control",
-                           fi_strerror(-code)));
+                           library().strerror(-code)));
 }
 
 /// The one place where memory is registered. Returns the id of what is now held.
@@ -39,6 +39,7 @@ Result<std::uint64_t> OfiRail::hold(std::span<std::byte> memory, Lane lane, std:
   int code = fi_mr_reg(domain_.get(), memory.data(), memory.size(), access, 0, held.key, 0, &object, nullptr);
   if (code != 0) return give_up("register", code);
   held.object.reset(object);
+  held.remote = (access & kRemoteAccess) != 0;
   if (capabilities_.binds_registrations) {
     code = fi_mr_bind(object, &endpoint_for(lane)->fid, 0);
     if (code != 0) return give_up("bind the registration of", code);
@@ -99,7 +100,17 @@ Result<Registration> OfiRail::register_memory(std::span<std::byte> memory, Acces
   return registration;
 }
 
+bool OfiRail::is_remote(const Registration& registration) const {
+  const auto held = held_.find(registration.id[static_cast<std::size_t>(Lane::data)]);
+  return held != held_.end() && held->second.remote;
+}
+
 void OfiRail::revoke(const Registration& registration) {
+  if (is_remote(registration)) cut_off_peers();
+  deregister(registration);
+}
+
+void OfiRail::deregister(const Registration& registration) {
   for (const std::uint64_t id : registration.id)
     if (id != 0) release(id);
 }

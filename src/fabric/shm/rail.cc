@@ -30,7 +30,7 @@ std::uint64_t random_word() {
   return word;
 }
 
-/// Equal for processes that see the same files: the machine as it runs now, the file system, and the user, whose files
+/// Equal for processes that see the same files: the machine as it runs now, the directory, and the user, whose files
 /// nobody else may open.
 Result<std::string> fabric_of(const std::string& directory) {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -39,7 +39,7 @@ Result<std::string> fabric_of(const std::string& directory) {
   struct stat status {};
   if (::stat(directory.c_str(), &status) != 0)
     return Error(Status::io, fmt::format("{}: {}", directory, std::strerror(errno)));
-  return fmt::format("{}{}/{}/{}", kSharedMemoryFabric, boot, status.st_dev, ::geteuid());
+  return fmt::format("{}{}/{}.{}/{}", kSharedMemoryFabric, boot, status.st_dev, status.st_ino, ::geteuid());
 }
 
 Result<Identity> parse_address(std::span<const std::byte> bytes) {

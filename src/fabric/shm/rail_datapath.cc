@@ -39,7 +39,7 @@ void ShmRail::tell_failed(PostContext* context, int error) {
   event.context = context;
   event.error = error;
   // The target has no such memory: sent again it would be refused again.
-  if (error == kBadKey) event.blame = Blame::operation;
+  if (error == kBadKey || error == kTooLong) event.blame = Blame::operation;
   tell(event);
 }
 

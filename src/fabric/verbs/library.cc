@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/shared_library.hpp"
+
 namespace railyard::fabric::verbs {
 
 namespace {
@@ -33,7 +35,7 @@ bool find(void* object, const char* name, Call& call) {
 
 Loaded load() {
   Loaded loaded;
-  void* const object = ::dlopen(kName, RTLD_NOW | RTLD_LOCAL);
+  void* const object = open_shared_library(kName);
   if (object == nullptr) {
     const char* const why = ::dlerror();
     loaded.fail(

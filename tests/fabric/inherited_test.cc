@@ -1,0 +1,50 @@
+/// What a program that this process starts gets of its rails: no connection and no listener.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "fabric/two_rails.hpp"
+
+namespace railyard::fabric {
+namespace {
+
+class Inherited : public TwoRails {
+ protected:
+  /// Internet sockets that a child would have.
+  static std::size_t open_to_children() {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      const int number = std::atoi(entry.path().filename().c_str());
+      struct stat status {};
+      int family = 0;
+      socklen_t bytes = sizeof(family);
+      if (::fstat(number, &status) != 0 || !S_ISSOCK(status.st_mode)) continue;
+      if (::getsockopt(number, SOL_SOCKET, SO_DOMAIN, &family, &bytes) != 0) continue;
+      if (family != AF_INET && family != AF_INET6) continue;
+      if ((::fcntl(number, F_GETFD) & FD_CLOEXEC) == 0) ++count;
+    }
+    return count;
+  }
+};
+
+TEST_P(Inherited, NoSocketOfALinkThatStands) {
+  ASSERT_TRUE(delivers());
+  PostContext context;
+  ASSERT_EQ(insist([&] {
+              return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, 8, kData), {}, &context);
+            }),
+            Post::posted);
+  ASSERT_TRUE(pump_until([&] { return told(a_, &context) == 1; }));
+  EXPECT_EQ(open_to_children(), 0u);
+}
+
+const Bed kConnected{"tcp_connected", "tcp", "lo", "connected"};
+INSTANTIATE_TEST_SUITE_P(Beds, Inherited, ::testing::Values(kConnected),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace railyard::fabric
