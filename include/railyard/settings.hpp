@@ -11,12 +11,13 @@
 namespace railyard {
 
 struct Settings {
-  std::string driver = "auto";  ///< RAILYARD_DRIVER: tcp, verbs, ofi, shm; auto: verbs where an RDMA port is up, else tcp
-  std::string provider;         ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
+  std::string driver =
+      "auto";            ///< RAILYARD_DRIVER: tcp, verbs, ofi, shm; auto: verbs where an RDMA port is up, else tcp
+  std::string provider;  ///< RAILYARD_PROVIDER: a libfabric provider; empty: the best one found
   std::string libfabric = "libfabric.so.1";  ///< RAILYARD_LIBFABRIC: the library of ofi rails; a name or a path
-  std::string interfaces;          ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
-  std::string endpoints = "auto";  ///< RAILYARD_ENDPOINTS: connected, datagram; auto: connected where there are any
-  std::int32_t gid_index = -1;     ///< RAILYARD_GID_INDEX: of verbs rails; -1: the best of RoCE v2
+  std::string interfaces;                    ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
+  std::string endpoints = "auto";   ///< RAILYARD_ENDPOINTS: connected, datagram; auto: connected where there are any
+  std::int32_t gid_index = -1;      ///< RAILYARD_GID_INDEX: of verbs rails; -1: the best of RoCE v2
   std::uint32_t traffic_class = 0;  ///< RAILYARD_TRAFFIC_CLASS: of verbs rails
   std::uint32_t service_level = 0;  ///< RAILYARD_SERVICE_LEVEL: of verbs rails
   std::uint32_t rails = 0;   ///< RAILYARD_RAILS: how many; 0: one per NIC port. More than there are NICs: shared out

@@ -79,7 +79,8 @@ bool Engine::rest_beside_memory(std::int64_t idle, std::int64_t left) {
 /// How long nothing needs to be done if nobody says anything.
 std::int64_t Engine::next_look() const {
   const bool unfinished = !active_.empty() || !reporting_.empty() || !ready_.empty() || !noticing_.empty() ||
-                          !refusing_.empty() || !fence_requests_.empty() || !rumours_.empty() || leaving_ != 0;
+                          !refusing_.empty() || !losing_.empty() || !fence_requests_.empty() || !rumours_.empty() ||
+                          leaving_ != 0;
   std::int64_t longest = kLongestSleep;
   if (unfinished) {
     longest = kLeastWatch;
