@@ -287,8 +287,10 @@ void Engine::rejoin(Route& route, Link& link) {
 void Engine::check_on(Route& route) {
   if (!failover_ || speaker(route) == nullptr || route.loss.on) return;
   watch(route);
-  route.concerned_since = beat_;
-  route.heard_at = beat_ - 1;
+  if (route.concerned_since == 0) {  // else it is being found out: its time runs already
+    route.concerned_since = beat_;
+    route.heard_at = beat_ - 1;
+  }
   if (!route.probe.on) start_probe(route, false);
 }
 

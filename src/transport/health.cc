@@ -127,6 +127,7 @@ void Engine::look_at_head(Flow& flow) {
     // Everything sent was acknowledged, and nothing goes out: the rails are full of what never completes. Not where no
     // connection has come about yet.
     if (std::ranges::none_of(flow.route->links, [](const Link& link) { return link.health.stood; })) return;
+    if (flow.route->stalled) return;  // it is the peer that does not take anything
     if (beat_ - flow.head_since < 2 * attempt_time()) return;
     flow.head_since = beat_;
     return fail_links(*flow.route, LossCause::stuck);

@@ -109,6 +109,15 @@ TEST_F(LossTest, AStalledPeerThatBecomesUnreachableIsLost) {
   EXPECT_EQ(engine_->statistics().peers_lost, 1U);
 }
 
+TEST_F(LossTest, AskingAgainAfterASilentPeerDoesNotGiveItMoreTime) {
+  open(2);
+  for (int i = 0; i < 15 && !flow_->failed.load(); ++i) {
+    engine_->check_on(1);  // as whoever waits for it does now and then
+    pass(100);
+  }
+  EXPECT_TRUE(flow_->failed.load());
+}
+
 TEST_F(LossTest, APeerWhoseProcessIsGoneIsNotWaitedFor) {
   open(2);
   put_four_chunks();
