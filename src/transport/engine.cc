@@ -18,7 +18,7 @@ constexpr std::size_t kFramesPerBlock = 64;
 constexpr std::size_t kMostFrames =
     65536;  // unacknowledged or waiting, all peers together; one flow: kMostFrames of submit.cc
 constexpr std::size_t kMostReceives = 16384;  // posted or held
-constexpr std::size_t kMostReports = 256;
+constexpr std::size_t kMostReports = 65536;   // each link has a few of them at most: notice.cc
 constexpr std::size_t kReportsPerBlock = 64;
 constexpr std::int64_t kLookEvery = 1'000'000;  // nanoseconds between two looks at the links
 constexpr std::size_t kOperationsPerBlock = 64;

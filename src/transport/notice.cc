@@ -12,6 +12,9 @@
 namespace railyard::transport {
 namespace {
 
+/// Messages outside the sequence in flight on a link, its acknowledgements among them: one that completes nothing keeps
+/// so many buffers and no more.
+constexpr std::uint32_t kMostInFlight = 16;
 /// Pings that wait for their answer; a peer that asks more often is not answered more often.
 constexpr std::size_t kMostPongs = 64;
 
@@ -29,7 +32,7 @@ Flow* Engine::speaker(const Route& route) {
 }
 
 bool Engine::send_notice(Flow& flow, Link& link, const wire::RecordHeader& record, std::span<const std::byte> body) {
-  memory::Buffer* buffer = reports_->take();
+  memory::Buffer* buffer = link.reports_in_flight() < kMostInFlight ? reports_->take() : nullptr;
   if (buffer == nullptr) return false;
   buffer->bytes = wire::kRecordsAt;
   std::byte* place = wire::FrameWriter::append(buffer->data, buffer->bytes, record);

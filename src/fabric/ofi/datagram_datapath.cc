@@ -119,6 +119,7 @@ bool DatagramRail::read_failure(LaneParts& lane, Event& event) {
   event = {};
   event.context = static_cast<PostContext*>(entry.op_context);
   event.error = entry.err;
+  event.blame = blame_for(entry.err);
   return true;
 }
 

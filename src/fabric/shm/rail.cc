@@ -169,6 +169,7 @@ void ShmRail::lose(RemoteId remote, int error, bool refused) {
   event.remote = remote;
   event.error = error;
   event.refused = refused;
+  if (error == kBadKey) event.blame = Blame::operation;  // of a write that its sender holds for done
   tell(event);
 }
 

@@ -38,6 +38,7 @@ void ShmRail::tell_failed(PostContext* context, int error) {
   Event event;
   event.context = context;
   event.error = error;
+  if (error == kBadKey) event.blame = Blame::operation;
   tell(event);
 }
 
