@@ -20,13 +20,14 @@ class PendingEvents {
     items_[pushed_++ & (items_.size() - 1)] = {event, false};
   }
 
-  void push_lost(RemoteId remote, int error, bool refused, bool unwanted = false) {
+  void push_lost(RemoteId remote, int error, bool refused, bool unwanted = false, Blame blame = Blame::link) {
     Event event;
     event.kind = Event::Kind::lost;
     event.remote = remote;
     event.error = error;
     event.refused = refused;
     event.unwanted = unwanted;
+    event.blame = blame;
     push(event);
   }
   void push_left(const LinkTag& link) {

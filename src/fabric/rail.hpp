@@ -176,7 +176,7 @@ struct Event {
   std::size_t bytes = 0;
   PostContext* context = nullptr;
   int error = 0;              ///< the driver's code, for `describe_error`
-  Blame blame = Blame::link;  ///< of a `failed`
+  Blame blame = Blame::link;  ///< of a `failed` or `lost`: not `link` where something that the link carried may be why
   bool refused = false;
   bool unwanted = false;
   RemoteId remote = 0;

@@ -22,7 +22,10 @@ void Engine::leave_flight(Unit& unit, bool delivered) {
   flow.bytes_in_flight -= unit.bytes;
   flow.route->bytes_in_flight -= unit.bytes;
   if (flow.bytes_in_flight == 0) --flow.route->bulk_flows;
-  if (unit.faults != 0) end_isolation(unit);
+  if (unit.faults != 0) {
+    end_isolation(unit);
+    unit.operation->cleared |= unit.alone && delivered;
+  }
   if (delivered) {
     link.piece_delivered(unit.bytes, unit.stamp, clock_->now());
   } else {

@@ -426,6 +426,7 @@ class Engine {
   void fail_operation(Operation& operation, FailureCause cause, std::uint32_t sequence);
   bool make_void(Unit& unit);
   bool post_void(Flow& flow, Operation& operation);
+  void note_fault(Unit& unit);
   Link* isolate(Flow& flow, const Unit& unit);
   static void end_isolation(Unit& unit);
 

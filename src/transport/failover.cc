@@ -15,8 +15,6 @@ constexpr std::int64_t kMostBackOff = 10'000'000'000;
 constexpr std::int64_t kMostPause = 1'000'000'000;  ///< between two attempts that fail
 constexpr std::int64_t kSteady = 60'000'000'000;    ///< of life without a fault, that halves the back-off
 constexpr std::uint8_t kAnswersToRejoin = 3;
-/// A piece that came back so often from rails that cannot tell, all but the first time alone on its link, is at fault.
-constexpr std::uint8_t kMostFaults = 4;
 constexpr std::uint32_t kAttemptsToWarn = 3;
 
 std::int64_t next_back_off(std::int64_t before, std::int64_t lived) {
@@ -43,6 +41,7 @@ void Engine::on_lost(std::size_t rail, const fabric::Event& event) {
   link.health.unwanted = event.unwanted ? static_cast<std::uint8_t>(std::min(link.health.unwanted + 1, 100)) : 0;
   if (link.health.state == LinkState::trying) return attempt_failed(route, link);
   fail_link(route, link, LossCause::broken, rails_[rail]->describe_error(event.error));
+  link.health.doubtful = event.blame != fabric::Blame::link;
   lose_if_gone(route);
 }
 
@@ -109,6 +108,7 @@ void Engine::fail_link(Route& route, Link& link, LossCause cause, const std::str
   drop_link(link);
   health.suspect = false;
   health.cause = cause;
+  health.doubtful = false;
   health.back_off = next_back_off(health.back_off, beat_ - health.since);
   health.since = beat_;
   const auto left = std::ranges::count_if(route.links, &Link::up);
@@ -168,10 +168,13 @@ void Engine::release_fenced(Flow& flow, Link& link, const wire::FencedBody& repo
   for (Unit* unit = flow.unacknowledged.head(); unit != nullptr; unit = unit->next) {
     if (unit->link != index || !unit->lost) continue;
     unit->lost = false;
-    if (!arrived(unit->sequence)) queue_again(flow, *unit);
+    if (arrived(unit->sequence)) continue;
+    if (link.health.doubtful) note_fault(*unit);
+    queue_again(flow, *unit);
   }
   std::erase_if(flow.parked, [&](Unit* unit) {
     if (unit->link != index) return false;
+    if (link.health.doubtful) note_fault(*unit);
     queue_again(flow, *unit);
     return true;
   });
@@ -194,10 +197,12 @@ void Engine::unit_came_back(Flow& flow, Unit& unit, fabric::Blame blame, const s
   const bool current = unit.epoch == link.health.epoch && link.up();
   const bool direct = unit.operation->kind != Operation::Kind::frame && !unit.voided;
   // Our own buffers are always good: only what names a caller's or a peer's memory can be at fault.
-  bool guilty = direct && blame == fabric::Blame::operation;
-  if (direct && blame == fabric::Blame::unknown) guilty = ++unit.faults >= kMostFaults;
+  const bool guilty = direct && blame == fabric::Blame::operation;
   // While it still counts as in flight: a link that dies with something on it must be fenced.
-  if (current && blame != fabric::Blame::operation) fail_link(*flow.route, link, LossCause::broken, why);
+  if (current && !guilty) fail_link(*flow.route, link, LossCause::broken, why);
+  // What comes back from a link that was given up for another reason says nothing.
+  const bool broke = unit.epoch == link.health.epoch && link.health.cause == LossCause::broken;
+  if (direct && broke && blame == fabric::Blame::unknown) link.health.doubtful = true;
   if (guilty && !unit.finished && !flow.failed.load(std::memory_order_relaxed))
     fail_operation(*unit.operation, FailureCause::bad_memory, unit.sequence);
   let_go(unit);
@@ -210,7 +215,7 @@ void Engine::unit_came_back(Flow& flow, Unit& unit, fabric::Blame blame, const s
   }
   if (unit.again) return queue_again(flow, unit);
   // The rail itself says that it has not landed. Where its link has died, `release_fenced` finds it.
-  if (blame == fabric::Blame::operation && direct && current && link.up()) return queue_again(flow, unit);
+  if (guilty && current && link.up()) return queue_again(flow, unit);
   if (unit.operation->sequenced()) return;
   if (flow.shares[unit.link].unfenced) {
     flow.parked.push_back(&unit);

@@ -44,6 +44,7 @@ struct LinkHealth {
   std::uint32_t failures = 0;  ///< attempts in a row that came to nothing
   std::uint8_t answers = 0;    ///< pings answered in a row while trying
   LossCause cause = LossCause::broken;
+  bool doubtful = false;         ///< it broke, and something that it carried may be why
   std::uint32_t epoch = 0;       ///< which life
   std::uint32_t asked = 0;       ///< round of the last ping; 0: none
   std::uint32_t life_began = 0;  ///< the last round before this life

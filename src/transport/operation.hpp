@@ -50,6 +50,11 @@ struct Operation {
   bool fenced = false;  ///< nothing that came before may still be under way outside the sequence when this starts
   FailureCause failure = FailureCause::none;  ///< it has failed alone: what is left of it is not sent
   bool withdrawn = false;                     ///< its local memory was taken back: nothing of it can be sent again
+  // A link broke with a piece of it, and the rail cannot tell whether because of that (refuse.cc).
+  bool doubted = false;     ///< until that is known nothing new of it is sent
+  bool cleared = false;     ///< a piece of it, alone on a link, has arrived
+  bool on_trial = false;    ///< a piece of it is alone on a link
+  std::uint8_t faults = 0;  ///< links that broke with a piece of it alone on them
   std::uint16_t records = 0;
   std::uint32_t units = 0;       ///< pieces that exist
   std::uint32_t unfinished = 0;  ///< pieces not acknowledged (or delivered, or read) yet
@@ -85,7 +90,8 @@ struct Unit : fabric::PostContext {
   bool lost = false;       ///< its link died; whether it arrived is not known yet
   bool again = false;      ///< did not arrive: goes out once more as soon as the rail has let go of it
   std::uint8_t attempts = 0;
-  std::uint8_t faults = 0;               ///< times it came back and the rail could not tell whether it was at fault
+  std::uint8_t faults = 0;               ///< links that broke with it, and the rail could not tell why
+  bool alone = false;                    ///< it has a link for itself, to find out
   bool voided = false;                   ///< a frame that says so goes in its place
   memory::Buffer* void_frame = nullptr;  ///< that frame
   RateStamp stamp;

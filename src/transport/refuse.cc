@@ -18,6 +18,9 @@ static_assert(wire::kRecordsAt + wire::record_bytes(kMostRuns * sizeof(wire::Ref
 constexpr std::size_t kMostRefusals =
     wire::kMaxWindow * ((wire::kFrameBytes - wire::kRecordsAt) / sizeof(wire::RecordHeader));
 
+/// An operation with which so many links broke, a piece of it alone on each, is at fault.
+constexpr std::uint8_t kMostTrials = 3;
+
 /// Whether the record begins an operation of the caller's that has a number.
 bool numbered(const wire::RecordReader::Record& record) {
   if (record.joined || record.header.kind == wire::RecordKind::reply) return false;
@@ -266,8 +269,20 @@ bool Engine::post_void(Flow& flow, Operation& operation) {
   return true;
 }
 
+/// The link that carried it broke, the target lacks it, and the rail cannot tell why.
+void Engine::note_fault(Unit& unit) {
+  Operation& operation = *unit.operation;
+  if (operation.kind == Operation::Kind::frame || unit.voided) return;
+  ++unit.faults;
+  operation.doubted = true;
+  if (unit.alone && !operation.cleared) ++operation.faults;
+  if (operation.faults >= kMostTrials || unit.faults > kMostTrials)
+    fail_operation(operation, FailureCause::bad_memory, unit.sequence);
+}
+
 /// A link for a piece that may have broken the last one: alone on it, so that nothing else can be blamed, or suffer.
 Link* Engine::isolate(Flow& flow, const Unit& unit) {
+  if (unit.operation->on_trial && !unit.alone) return nullptr;  // one of its pieces at a time
   Link* best = nullptr;
   for (Link& link : flow.route->links) {
     if (!link.up() || (link.sole != nullptr && link.sole != &unit)) continue;
@@ -279,7 +294,9 @@ Link* Engine::isolate(Flow& flow, const Unit& unit) {
   return best->bytes_in_flight() == 0 ? best : nullptr;
 }
 
+/// The unit is done with, or no link has it.
 void Engine::end_isolation(Unit& unit) {
+  if (unit.alone) unit.operation->on_trial = false;
   for (Link& link : unit.operation->flow->route->links) {
     if (link.sole == &unit) link.sole = nullptr;
   }

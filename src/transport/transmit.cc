@@ -79,6 +79,7 @@ bool Engine::start_operation(Flow& flow, Operation& operation) {
   }
   if (operation.kind == Operation::Kind::frame) return post_frame(flow, operation);
   if (operation.failure != FailureCause::none) return post_void(flow, operation);
+  if (operation.doubted && !operation.cleared && operation.unfinished != 0) return false;
   if (flow.fence_active) {
     // Frames take effect in sequence by themselves; what lands directly must wait for what came before the fence.
     if (static_cast<std::int32_t>(flow.acknowledged - flow.fence_sequence) < 0) return false;
@@ -378,16 +379,28 @@ fabric::Post Engine::hand_over(Flow& flow, Unit& unit, Link& link) {
   options.immediate = wire::Immediate{wire::Immediate::kChunk, flow.remote_id, unit.sequence}.pack();
   // Balancing needs to know when bytes arrived, not when the sender's host has swallowed them; so does whoever keeps
   // the way free for a mouse.
-  options.delivery_complete =
-      rail.capabilities().delivery_complete && (!ordered || flow.shares.size() > 1 || beside_mouse(flow));
+  options.delivery_complete = rail.capabilities().delivery_complete &&
+                              (!ordered || flow.shares.size() > 1 || beside_mouse(flow) || unit.faults != 0);
   return rail.write(remote, local, options, &unit);
 }
 
 /// Posts again what a dead link has lost. It was granted when it first went out.
 std::uint32_t Engine::replay(Flow& flow, std::uint32_t most) {
   std::uint32_t posted = 0;
-  while (posted < most && posted < flow.replay.size() && replay_unit(flow, *flow.replay[posted])) ++posted;
-  flow.replay.erase(flow.replay.begin(), flow.replay.begin() + static_cast<std::ptrdiff_t>(posted));
+  std::size_t kept = 0;
+  bool full = false;
+  for (std::size_t i = 0; i < flow.replay.size(); ++i) {
+    Unit* const unit = flow.replay[i];
+    const bool patient = unit->faults != 0;  // one that waits to be alone on a link keeps nobody else
+    if (!full && posted < most && replay_unit(flow, *unit)) {
+      ++posted;
+      continue;
+    }
+    if (flow.failed.load(std::memory_order_relaxed)) return posted;  // nothing is left of the list
+    full |= !patient;
+    flow.replay[kept++] = unit;
+  }
+  flow.replay.resize(kept);
   if (!flow.replay.empty() && flow.replay.front()->attempts >= kMostAttempts) {
     const Unit& unit = *flow.replay.front();
     fail_flow(flow, Error(Status::rail_failed,
@@ -419,6 +432,8 @@ bool Engine::replay_unit(Flow& flow, Unit& unit) {
     unit.again = unit.lost = false;
     const fabric::Post answer = post_unit(flow, unit, *link);
     if (answer == fabric::Post::posted) {
+      unit.alone = alone;
+      operation.on_trial |= alone;
       ++unit.attempts;
       ++counts_.units_replayed;
       return true;

@@ -171,6 +171,7 @@ bool ConnectedRail::read_failure(QueueName name, Event& event) {
     --receives_;
   } else {
     give_back(event.context, name == kMessages ? Lane::control : Lane::data);
+    event.blame = blame_for(entry.err);
     lose(remote, entry.err, false);  // a connection does not survive a failed operation
   }
   return true;

@@ -87,8 +87,11 @@ void ConnectedRail::choose_message_way(Link& link) {
 void ConnectedRail::lose(RemoteId remote, int error, bool refused) {
   Link& link = *links_[remote];
   if (link.state == Link::State::lost) return;
+  // A target that finds no such key closes the connection, and so does a source that cannot be read: providers with
+  // connections of their own tell neither from a broken path.
+  const Blame blame = link.state == Link::State::up ? Blame::unknown : Blame::link;
   set_state(link, Link::State::lost);
-  pending_.push_lost(remote, error, refused, error == FI_EACCES);
+  pending_.push_lost(remote, error, refused, error == FI_EACCES, blame);
 }
 
 void ConnectedRail::disconnect(RemoteId remote) {

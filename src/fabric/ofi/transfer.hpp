@@ -1,6 +1,7 @@
-/// One write as libfabric wants it, for both kinds of endpoints.
+/// One write as libfabric wants it, and what its errors mean, for both kinds of endpoints.
 #pragma once
 
+#include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
 #include "fabric/rail.hpp"
@@ -29,6 +30,19 @@ inline ssize_t post_write(fid_ep* endpoint, fi_addr_t peer, const RemotePiece& t
   message.data = options.immediate;
   const std::uint64_t immediate = options.with_immediate ? FI_REMOTE_CQ_DATA : 0;
   return fi_writemsg(endpoint, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE | immediate);
+}
+
+/// What a provider's error says of the operation that it names.
+inline Blame blame_for(int error) {
+  switch (error) {
+    case FI_EACCES:
+    case FI_EFAULT:
+    case FI_ENOKEY:
+    case FI_EKEYREJECTED:
+      return Blame::operation;
+    default:  // the tcp provider says that an operation was cancelled, whatever broke its connection
+      return Blame::unknown;
+  }
 }
 
 }  // namespace railyard::fabric::ofi

@@ -183,6 +183,7 @@ void ShmRail::lose(RemoteId remote, int error, bool refused) {
   event.error = error;
   event.refused = refused;
   event.unwanted = error == kLifeRefused;
+  if (error == kBadKey) event.blame = Blame::operation;  // of a write that its sender holds for done
   tell(event);
 }
 

@@ -238,12 +238,26 @@ inline Event* VerbsRail::take_sent(Pair& pair, std::uint32_t count, Event* next,
   return next;
 }
 
+/// The first operation that fails names its own fault; what is flushed behind it does not.
+static Blame blame_for(ibv_wc_status status) {
+  switch (status) {
+    case IBV_WC_LOC_LEN_ERR:
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_REM_INV_REQ_ERR:
+    case IBV_WC_REM_ACCESS_ERR:
+      return Blame::operation;
+    default:
+      return Blame::link;
+  }
+}
+
 Event* VerbsRail::take_failed(Pair& pair, const ibv_wc& completion, Event* next, Event* end) {
   ++transmit_room_;
   Event event;
   event.kind = Event::Kind::failed;
   event.context = pair.queue.retire().context;
   event.error = completion.status;
+  event.blame = blame_for(completion.status);
   next = put(event, next, end);
   if (completion.status != IBV_WC_WR_FLUSH_ERR)
     log_debug("{}: error completion: {}", name_, describe_error(completion.status));
