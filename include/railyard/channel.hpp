@@ -36,7 +36,8 @@ class StationState;
 class ListenerState;
 class MemoryState;
 
-/// Memory registered for the messages of one channel. Deregisters at its end, once nothing can touch it any more.
+/// Memory registered for the messages of one channel. At its end it deregisters, and returns when nobody can touch the
+/// memory any more; messages of it that are under way end the channel.
 class Memory {
  public:
   ~Memory();
@@ -94,13 +95,15 @@ class Channel {
   /// once.
   Result<Request*> receive(std::span<const ReceiveSlot> slots, bool completion_optional = false);
   /// Whether the request is done; moves things on if not. When it answers true the request is gone, and `sizes` has the
-  /// bytes of each slot (or of the send). An error ends the channel.
+  /// bytes of each slot (or of the send). An error ends the channel; where the peer has closed it or is lost, what has
+  /// arrived can still be received.
   Result<bool> test(Request* request, std::span<std::uint64_t> sizes = {});
   /// `test` until it is done.
   Result<void> wait(Request* request, std::span<std::uint64_t> sizes = {}, Deadline deadline = {});
 
   ChannelStatistics statistics() const;
-  /// Requests that are under way are given up; returns when the peer can no longer touch memory of this channel.
+  /// Requests that are under way are given up; returns when nobody can touch memory of this channel any more. Messages
+  /// whose sends were done are delivered all the same.
   void close();
 
  private:

@@ -101,6 +101,7 @@ void Plugin::announce(int abi_version) const {
 }
 
 void Plugin::finalize(void* context) {
+  Stations unused;  // end after the lock: that may take a while
   const std::lock_guard lock(mutex_);
   const auto found = std::ranges::find(contexts_, context, [](const auto& entry) { return entry.get(); });
   if (found == contexts_.end()) return;
@@ -108,7 +109,7 @@ void Plugin::finalize(void* context) {
   // Who called connect is gone, and will not call again.
   if (contexts_.empty())
     for (const auto& device : devices_) device->connecting.clear();
-  take_unused(false).clear();
+  unused = take_unused(false);
 }
 
 int Plugin::device_count() {
@@ -148,9 +149,10 @@ Result<Hold> Plugin::hold(int number) {
 }
 
 void Plugin::release(Device& device) {
+  Stations unused;
   const std::lock_guard lock(mutex_);
   --device.comms;
-  take_unused(false).clear();
+  unused = take_unused(false);
 }
 
 void Plugin::set_connecting(Device& device, const void* handle, bool connecting) {
@@ -175,8 +177,9 @@ Plugin::Stations Plugin::take_unused(bool ending) {
 }
 
 bool Plugin::end() {
+  Stations unused;
   const std::lock_guard lock(mutex_);
-  take_unused(true).clear();
+  unused = take_unused(true);
   return std::ranges::all_of(devices_, [](const auto& device) { return device->station == nullptr; });
 }
 

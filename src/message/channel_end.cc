@@ -1,8 +1,10 @@
 /// How a channel ends. Each end says DETACH once, as the last thing in its sequence: whoever hears it knows that
-/// everything of the other's has landed. Whoever has heard it gives its own in return. Only when both have spoken is
-/// memory let go of, and the flow's name given to another.
+/// everything of the other's has landed. Whoever has heard it gives its own in return. The user waits for none of this:
+/// a call returns when nobody can touch the user's memory, and that can be had without the peer (Engine::revoke). The
+/// rest is between the two ends; the context sees it through.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.hpp"
@@ -14,17 +16,85 @@ namespace {
 
 using message::Kind;
 
-/// How long an end stays after both have spoken, so that the other gets its last acknowledgement; and how long it waits
-/// for its own, which may have got lost with a link.
+/// How long an end stays after both have spoken, so that the other gets its last acknowledgement; and how long where
+/// that may have got lost with a link.
 constexpr std::int64_t kLinger = 20'000'000;
 constexpr std::int64_t kMostLinger = 1'000'000'000;
-/// Passes until a rail has given back what a dropped link held.
-constexpr int kMostTurns = 100'000;
 
 }  // namespace
 
+// ---- The user's memory ----
+
 /// Whether nothing of the user's memory is in anybody's hands.
-bool ChannelState::harmless() const { return sender_.idle() && receiver_.idle(); }
+bool ChannelState::harmless() const {
+  if (!receiver_.idle()) return false;
+  if (flow_ == nullptr) return true;
+  return flow_->failed.load(std::memory_order_relaxed) ? flow_->posted == 0 : sender_.idle();
+}
+
+/// A peer that is there lets go of memory by itself, and nothing breaks by that. It gets some time for it; all channels
+/// that end at the same time share that, so that any number of peers that do not answer costs it once. Then, or where
+/// there is no peer to wait for, the memory is taken back without it.
+template <typename Done>
+void ChannelState::have_memory_back(Done&& done) {
+  const auto look = [&] {
+    if (!engine_.baton().try_take()) return false;
+    context_->pass();
+    const bool finished = done() || flow_ == nullptr || flow_->failed.load(std::memory_order_relaxed);
+    engine_.baton().give();
+    return finished;
+  };
+  const std::int64_t began = engine_.clock().now();
+  const bool answered = engine_.wait_until(look, context_->patience());
+  if (!answered) context_->spend_patience(engine_.clock().now() - began);
+  const transport::BatonHold hold(engine_.baton());
+  if (done()) return;
+  if (!answered) log_info("a peer does not answer: memory of a channel that ends is taken back without it");
+  take_memory_back();
+  context_->touch(*this);
+  context_->serve();
+}
+
+/// From whoever has it: peers that were told of it, rails that read it.
+void ChannelState::take_memory_back() {
+  std::vector<std::shared_ptr<memory::Region>> regions;
+  receiver_.collect(regions);
+  sender_.collect(regions);
+  receiver_.settle(false);
+  sender_.give_up();
+  std::ranges::sort(regions);
+  const auto again = std::ranges::unique(regions);
+  regions.erase(again.begin(), again.end());
+  for (const auto& region : regions) {
+    engine_.cache().forget(region->memory());
+    engine_.revoke(*region);
+  }
+}
+
+/// Returns when nobody can touch the memory any more. A message under way that needs it ends the channel: NCCL gives
+/// memory back before it closes what it aborts.
+void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint32_t id) {
+  const auto unused = [&] { return !sender_.uses(*region) && !receiver_.uses(*region); };
+  {
+    const transport::BatonHold hold(engine_.baton());
+    --registrations_;
+    take_calls();
+    const bool free = unused();
+    if (!free) end_here(Error(Status::invalid, "memory was deregistered with messages under way: the channel is over"));
+    receiver_.drop_region(id);
+    if (free) region.reset();
+    if (flow_ != nullptr) {  // else the context may have let go of this channel
+      context_->touch(*this);
+      advance();
+    }
+    if (free) return;
+  }
+  have_memory_back(unused);
+  const transport::BatonHold hold(engine_.baton());
+  region.reset();
+}
+
+// ---- The two ends ----
 
 void ChannelState::close() {
   if (closed_by_user_.exchange(true, std::memory_order_relaxed)) return;
@@ -33,78 +103,88 @@ void ChannelState::close() {
     take_calls();
     fail(Error(Status::invalid, "the channel was closed"));
     sender_.forget_waiting();
+    receiver_.forget_arrived();
     if (flow_ != nullptr) context_->note_leaving(leaving_ = 1);
-    if (flow_ == nullptr || harmless()) {
-      // The rest is between the two ends; the context sees it through.
-      context_->touch(*this);
-      context_->serve();
-      return;
-    }
     context_->touch(*this);
+    context_->serve();
+    if (harmless()) return;
   }
-  const std::int64_t patience = std::int64_t{engine_.settings().timeout_ms} * 1'000'000;
-  const auto quiet = [this] {
-    context_->try_pass();
-    return quiet_.load(std::memory_order_acquire);
-  };
-  if (engine_.wait_until(quiet, patience)) return;
-  const transport::BatonHold hold(engine_.baton());
-  if (flow_ == nullptr) return;
-  log_warn("{} did not answer for {} ms when a channel was closed: it is shut out", flow_->route->who,
-           patience / 1'000'000);
-  shut_out();
-}
-
-/// The peer does not answer: nothing of its may land any more before the memory is let go of.
-void ChannelState::shut_out() {
-  engine_.shut_out(*flow_, "it did not answer when a channel was closed");
-  for (int turn = 0; turn < kMostTurns && flow_->posted != 0; ++turn) engine_.progress();
-  drop_flow();
+  have_memory_back([this] { return harmless(); });
 }
 
 void ChannelState::end_at_once(const std::string& why) {
   closed_by_user_.store(true, std::memory_order_relaxed);
   fail(Error(Status::invalid, why));
+  if (!harmless()) take_memory_back();
   if (flow_ != nullptr) drop_flow();
   context_->touch(*this);
 }
 
+/// This end gives the channel up; its user has yet to close it.
+void ChannelState::end_here(Error error) {
+  fail(std::move(error));
+  if (std::exchange(over_here_, true)) return;
+  sender_.forget_waiting();
+  context_->touch(*this);
+}
+
+/// Nothing more will come from the peer, and nothing can go to it.
+void ChannelState::cut_off(Error error, bool exposed) {
+  take_calls();
+  cut_error_ = std::move(error);
+  cut_off_.store(true, std::memory_order_release);
+  sender_.forget_waiting();
+  receiver_.settle(exposed);
+}
+
 /// True: nothing to be done before there is news or time has passed.
 bool ChannelState::tend_closing() {
-  if (peer_left_) {
-    fail(Error(Status::peer_lost, fmt::format("{} has closed the channel", flow_->route->who)));
-    sender_.forget_waiting();
+  if (peer_left_ && !cut_off_.load(std::memory_order_relaxed)) {
+    cut_off(Error(Status::peer_lost, fmt::format("{} has closed the channel", flow_->route->who)), false);
   }
   if (!detach_said_) {
-    std::uint64_t operation = 0;
-    detach_said_ = engine_.try_message(*flow_, {static_cast<std::uint8_t>(Kind::detach), 0, 0, {}}, operation);
+    detach_said_ = engine_.try_message(*flow_, {static_cast<std::uint8_t>(Kind::detach), 0, 0, {}}, detach_);
     if (!detach_said_) return false;
   }
-  if (!peer_left_) return true;
-  const std::int64_t now = engine_.clock().now();
-  if (both_spoke_at_ == 0) both_spoke_at_ = now;
-  const bool acknowledged = flow_->outstanding.load(std::memory_order_relaxed) == 0;
-  if (now - both_spoke_at_ < (acknowledged ? kLinger : kMostLinger)) {
+  if (may_leave()) {
+    drop_flow();
+  } else if (peer_left_) {
     context_->linger(*this);
-    return true;
   }
-  drop_flow();
   return true;
 }
 
+/// An end leaves when its last word has been heard, or its peer is lost; and not before it has heard the peer's, or
+/// that had the time to come.
+bool ChannelState::may_leave() {
+  const std::int64_t now = engine_.clock().now();
+  const bool heard = flow_->completed.load(std::memory_order_relaxed) >= detach_;
+  if (heard && heard_since_ == 0) heard_since_ = now;
+  if (peer_left_ && both_spoke_at_ == 0) both_spoke_at_ = now;
+  // From now on the peer may drop its end: questions about links are not to be asked in this flow's name.
+  flow_->parting = heard || peer_left_;
+  if (!peer_left_) return heard && now - heard_since_ >= std::int64_t{engine_.settings().timeout_ms} * 1'000'000;
+  const std::int64_t lingered = now - both_spoke_at_;
+  if (lingered < kLinger) return false;
+  const bool told = heard && !flow_->in_reporting && std::ranges::all_of(flow_->route->links, &transport::Link::up);
+  return told || lingered >= kMostLinger;
+}
+
+bool ChannelState::owes() const {
+  return closed_by_user_.load(std::memory_order_relaxed) && flow_ != nullptr && !peer_left_ &&
+         !flow_->failed.load(std::memory_order_relaxed) && sender_.owes(*flow_);
+}
+
 void ChannelState::drop_flow() {
+  // What the peer was told of stays until the user's end takes it back; what our own rails read does not.
+  std::vector<std::shared_ptr<memory::Region>> sources;
+  sender_.collect(sources);
+  for (const auto& region : sources) engine_.revoke(*region);
+  sender_.give_up();
+  receiver_.settle(true);
   engine_.close_flow(*flow_);
   flow_ = nullptr;
   context_->note_leaving(-std::exchange(leaving_, 0));
-  sender_.give_up();
-  receiver_.give_up();
-  for (auto* requests : {&sends_, &receives_}) {
-    for (const auto& request : *requests) {
-      request->region.reset();
-      for (Request::Place& place : request->places) place.region.reset();
-    }
-  }
-  quiet_.store(true, std::memory_order_release);
 }
 
 }  // namespace railyard

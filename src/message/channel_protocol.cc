@@ -12,12 +12,13 @@ bool ChannelState::advance() {
   take_calls();
   if (flow_ == nullptr) return true;
   if (flow_->failed.load(std::memory_order_relaxed)) {
-    // A peer that was given up may not know it: what it still sends must not find memory that is no longer ours.
-    if (closed_by_user_.load(std::memory_order_relaxed)) harmless() ? drop_flow() : shut_out();
+    // A peer that was given up may not know it: memory that it was told of is not let go of before it is taken back.
+    if (!cut_off_.load(std::memory_order_relaxed)) cut_off(flow_->error.copy(), true);
+    if (closed_by_user_.load(std::memory_order_relaxed) && harmless()) drop_flow();
     return true;
   }
   if (!tell_overflow()) return false;
-  if (closed_by_user_.load(std::memory_order_relaxed) || peer_left_) return tend_closing();
+  if (ended() || peer_left_) return tend_closing();
   if (failed_.load(std::memory_order_relaxed)) return true;
   // Grants leave in one frame with the messages behind them, where there are any.
   transport::Engine::cork(*flow_);
@@ -32,12 +33,17 @@ bool ChannelState::advance() {
 /// Takes the requests that the user has posted.
 void ChannelState::take_calls() {
   while (const auto request = calls_.pop()) {
-    if (failed_.load(std::memory_order_relaxed) || !prepare(**request)) continue;
-    if ((*request)->sends) {
+    const bool cut = cut_off_.load(std::memory_order_relaxed);
+    const bool hopeless = failed_.load(std::memory_order_relaxed) || ((*request)->sends && cut);
+    if (hopeless || !prepare(**request)) {
+      (*request)->forget_memory();
+      (*request)->fail();
+    } else if ((*request)->sends) {
       sender_.post(*request);
     } else {
       receiver_.post(*request);
       if (receiver_.overflow) overflowed(*receiver_.overflow);
+      if (cut) receiver_.settle(true);
     }
   }
 }
@@ -76,7 +82,10 @@ bool ChannelState::on_message(const transport::wire::RecordHeader& header, std::
 }
 
 bool ChannelState::dispatch(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
-  switch (static_cast<Kind>(header.detail)) {
+  const auto kind = static_cast<Kind>(header.detail);
+  // Whoever has given the channel up waits for the peer's last word alone.
+  if (ended() && kind != Kind::detach) return true;
+  switch (kind) {
     case Kind::eager:
       engine_.note_small(*flow_);
       return receiver_.on_eager(header, body);
@@ -111,18 +120,24 @@ void ChannelState::on_completed() {
   context_->touch(*this);
 }
 
+/// What was sent has not reached the peer and never will; the peer must not wait for it.
+void ChannelState::on_refused(std::uint64_t number) {
+  sender_.on_refused(number);
+  const auto failure = flow_->failure_of(number);
+  end_here(Error(Status::peer_lost, fmt::format("{} does not take a message: {}", flow_->route->who,
+                                                failure ? failure->message() : "it has given up the channel")));
+}
+
 void ChannelState::ask_after_peer() {
   if (flow_ == nullptr) return;
-  const bool awaits_farewell = closed_by_user_.load(std::memory_order_relaxed) && !peer_left_;
+  if (ended()) context_->touch(*this);  // its time may be up
+  const bool awaits_farewell = ended() && !peer_left_;
   // A question that is open already goes on being asked.
   if ((harmless() && !awaits_farewell) || flow_->route->concerned_since != 0) return;
   engine_.check_on(*flow_->route);
 }
 
-void ChannelState::on_failed() {
-  fail(flow_->error.copy());
-  context_->touch(*this);
-}
+void ChannelState::on_failed() { context_->touch(*this); }
 
 /// From now on every call says so. The flow stays until the channel is closed.
 void ChannelState::fail(Error error) {

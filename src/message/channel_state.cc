@@ -19,7 +19,7 @@ ChannelState::~ChannelState() = default;
 
 Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byte> memory) {
   const transport::BatonHold hold(engine_.baton());
-  if (failed_.load(std::memory_order_relaxed)) return failure();
+  if (closed_by_user_.load(std::memory_order_relaxed)) return failure();
   if (registrations_ == message::kMostRegistrations) {
     return Error(Status::no_memory, fmt::format("{} registrations on one channel are the most there can be: give "
                                                 "up one, or make one larger",
@@ -29,21 +29,10 @@ Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byt
   if (!region) return std::move(region.error());
   auto state = std::make_unique<MemoryState>();
   state->channel = shared_from_this();
-  state->id = receiver_.regions().take(*region);
+  state->id = receiver_.add_region(*region);
   state->region = std::move(*region);
   ++registrations_;
   return std::unique_ptr<Memory>(new Memory(std::move(state)));
-}
-
-void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint32_t id) {
-  const transport::BatonHold hold(engine_.baton());
-  --registrations_;
-  if (receiver_.regions().drop(id)) receiver_.withdraw(id);
-  region.reset();
-  if (flow_ == nullptr) return;  // the context may have let go of this channel
-  context_->touch(*this);
-  // The record that withdraws it holds a reference: gone now unless the flow is full.
-  advance();
 }
 
 Request* ChannelState::free_request(bool sends) {
@@ -76,7 +65,7 @@ void ChannelState::post(Request* request) {
 }
 
 Result<Request*> ChannelState::send(std::span<const std::byte> message, int tag, const Memory* registered) {
-  if (failed_.load(std::memory_order_acquire)) return failure();
+  if (failed_.load(std::memory_order_acquire) || cut_off_.load(std::memory_order_acquire)) return failure();
   Request* const request = free_request(true);
   if (request == nullptr) {
     context_->try_pass();
@@ -113,14 +102,22 @@ Result<Request*> ChannelState::receive(std::span<const ReceiveSlot> slots, bool 
   }
   // No hurry: its grant leaves with the next send, or at the next test of anything here.
   hand_over(request);
-  return request;
+  if (!cut_off_.load(std::memory_order_acquire)) return request;
+  // There is nothing to wait for: either its messages are here or they will never be.
+  const transport::BatonHold hold(engine_.baton());
+  take_calls();
+  if (request->finished()) return request;
+  request->state.store(Request::State::free, std::memory_order_relaxed);
+  return failure();
 }
 
 Result<bool> ChannelState::test(Request* request, std::span<std::uint64_t> sizes) {
   if (!request->finished()) {
     context_->try_pass();
     if (!request->finished()) {
-      if (!failed_.load(std::memory_order_acquire)) return false;
+      const bool lost = failed_.load(std::memory_order_acquire) || request->has_failed() ||
+                        (request->sends && cut_off_.load(std::memory_order_acquire));
+      if (!lost) return false;
       // It may have been done just before the channel failed.
       if (!request->finished()) return failure();
     }

@@ -51,10 +51,13 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   void end_at_once(const std::string& why);
   /// If something is waited for.
   void ask_after_peer();
+  /// The user has closed it, and messages whose sends were done may not have reached the peer.
+  bool owes() const;
 
   // Inbox
   bool on_message(const transport::wire::RecordHeader& header, std::span<const std::byte> body) override;
   void on_completed() override;
+  void on_refused(std::uint64_t number) override;
   void on_failed() override;
 
   // The context's own.
@@ -67,7 +70,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   Request* free_request(bool sends);
   void hand_over(Request* request);
   void post(Request* request);
-  Error failure() const { return error_.copy(); }
+  Error failure() const { return (failed_.load(std::memory_order_acquire) ? error_ : cut_error_).copy(); }
 
   // channel_protocol.cc
   void take_calls();
@@ -78,9 +81,15 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   bool tell_overflow();
 
   // channel_end.cc
+  bool ended() const { return over_here_ || closed_by_user_.load(std::memory_order_relaxed); }
+  void end_here(Error error);
+  void cut_off(Error error, bool exposed);
   bool harmless() const;
-  void shut_out();
+  template <typename Done>
+  void have_memory_back(Done&& done);
+  void take_memory_back();
   bool tend_closing();
+  bool may_leave();
   void drop_flow();
 
   const std::shared_ptr<message::Context> context_;
@@ -96,20 +105,24 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   std::vector<std::unique_ptr<Request>> receives_;
   Ring<Request*> calls_;
 
-  // Failure. Written with the baton held, read by anyone: `failed_` is stored last, with release.
-  std::atomic<bool> failed_{false};
+  // Failure. Written with the baton held, read by anyone: the flags are stored last, with release.
+  std::atomic<bool> failed_{false};  ///< nothing works any more
   Error error_;
+  /// The peer has closed its end or is lost: nothing can be sent; what has arrived can be received.
+  std::atomic<bool> cut_off_{false};
+  Error cut_error_;
   std::optional<message::Overflow> overflow_;
   bool overflow_told_ = false;
 
   // The end.
   std::atomic<bool> closed_by_user_{false};
-  int leaving_ = 0;  ///< what the context was told of it
+  bool over_here_ = false;  ///< this end has given the channel up, though its user has not closed it
+  int leaving_ = 0;         ///< what the context was told of it
   bool detach_said_ = false;
-  bool peer_left_ = false;  ///< it has said its last word: nothing of its will land any more
+  std::uint64_t detach_ = 0;      ///< the flow's operation that says it
+  bool peer_left_ = false;        ///< it has said its last word: nothing of its will land any more
+  std::int64_t heard_since_ = 0;  ///< when this end found that the peer has heard its last word; 0: not yet
   std::int64_t both_spoke_at_ = 0;
-  std::atomic<bool> quiet_{
-      false};  ///< nothing of the peer's can touch this channel's memory any more, nor a rail read it
 };
 
 class MemoryState {

@@ -87,6 +87,12 @@ class Context : public std::enable_shared_from_this<Context> {
   /// Any thread: channels that were closed have not parted from their peers yet.
   bool leaving() const { return leaving_.load(std::memory_order_relaxed) != 0; }
   void note_leaving(int change) { leaving_.fetch_add(change, std::memory_order_relaxed); }
+  /// Any thread: a channel that was closed has messages to deliver whose sends are done.
+  bool owes();
+  /// Any thread: how long an end may wait for its peer to let go of memory by itself. Whoever has waited in vain says
+  /// so; for a while nobody waits as long again.
+  std::int64_t patience();
+  void spend_patience(std::int64_t nanoseconds);
   std::uint64_t channels_opened() const { return channels_opened_; }
   std::uint64_t routes_opened() const { return routes_opened_; }
   std::uint64_t joins_refused() const { return joins_refused_; }
@@ -129,6 +135,8 @@ class Context : public std::enable_shared_from_this<Context> {
   std::uint32_t passes_ = 0;
   std::atomic<ChannelState*> called_{nullptr};
   std::atomic<int> leaving_{0};
+  std::atomic<std::int64_t> patience_spent_{0};
+  std::atomic<std::int64_t> patience_spent_at_{INT64_MIN / 2};
   std::uint64_t channels_opened_ = 0;
   std::uint64_t routes_opened_ = 0;
   std::uint64_t joins_refused_ = 0;

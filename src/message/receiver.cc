@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "message/matching.hpp"
 
@@ -74,6 +75,7 @@ void Receiver::place_unexpected(Request& request) {
 
 void Receiver::fill(Request& request, std::uint8_t slot, std::uint64_t size) {
   if (!request.places[slot].taken) take(request, slot);
+  release(request.places[slot]);
   request.sizes[slot] = size;
   ++messages;
   bytes += size;
@@ -81,22 +83,20 @@ void Receiver::fill(Request& request, std::uint8_t slot, std::uint64_t size) {
   groups_[request.index] = nullptr;
   --open_;
   if (!request.completion_optional) request.finish();
-  if (request.granted == request.count) let_go(request);
+  // The peer knows of all its slots: the user's thread may have it again.
+  if (request.granted == request.count) request.kept.store(false, std::memory_order_release);
 }
 
-void Receiver::withdraw(std::uint32_t region) {
+/// No message will come into its memory any more.
+void Receiver::release(Request::Place& place) {
+  place.region.reset();
+  if (place.region_id != 0) drop_region(place.region_id);
+  place.region_id = 0;
+}
+
+void Receiver::drop_region(std::uint32_t region) {
+  if (!regions_.drop(region)) return;
   regions_.at(region).announced ? withdrawn_.push_back(region) : regions_.erase(region);
-}
-
-/// Filled, and the peer knows of all its slots: the user's thread may have it again.
-void Receiver::let_go(Request& request) {
-  for (std::uint8_t i = 0; i < request.count; ++i) {
-    Request::Place& place = request.places[i];
-    place.region.reset();
-    if (place.region_id != 0 && regions_.drop(place.region_id)) withdraw(place.region_id);
-    place.region_id = 0;
-  }
-  request.kept.store(false, std::memory_order_release);
 }
 
 // ---- Arrivals ----
@@ -167,7 +167,7 @@ bool Receiver::advance(transport::Flow& flow) {
     if (!grant(flow, request)) return false;
     granting_.pop_front();
     if (request.completion_optional) request.finish();
-    if (request.unfilled == 0) let_go(request);
+    if (request.unfilled == 0) request.kept.store(false, std::memory_order_release);
   }
   return tell_withdrawn(flow);
 }
@@ -222,19 +222,52 @@ bool Receiver::tell_withdrawn(transport::Flow& flow) {
   return true;
 }
 
-void Receiver::give_up() {
-  for (Request*& request : groups_) {
-    if (request != nullptr) {
-      for (Request::Place& place : request->places) place.region.reset();
-    }
-    request = nullptr;
+// ---- The end ----
+
+void Receiver::settle(bool exposed) {
+  if (std::exchange(stream_.on, false) && stream_.request == nullptr) {
+    waiting_bytes_ -= waiting_.back().message.size();
+    waiting_.pop_back();  // the rest of it will not come
   }
-  oldest_ = newest_ = nullptr;
+  for (Request* request : granting_) {
+    if (request->unfilled != 0) continue;  // below
+    if (request->completion_optional) request->finish();
+    request->kept.store(false, std::memory_order_release);
+  }
   granting_.clear();
+  oldest_ = newest_ = nullptr;
+  for (Request*& request : groups_) {
+    if (request == nullptr) continue;
+    request->fail();
+    if (exposed && request->granted != 0) continue;
+    for (std::uint8_t slot = 0; slot < request->count; ++slot) release(request->places[slot]);
+    request->kept.store(false, std::memory_order_release);
+    request = nullptr;
+    --open_;
+  }
+}
+
+void Receiver::forget_arrived() {
+  if (stream_.request == nullptr) stream_.on = false;
   waiting_.clear();
-  withdrawn_.clear();
-  regions_.clear();
-  open_ = 0;
+  waiting_bytes_ = 0;
+}
+
+bool Receiver::uses(const memory::Region& region) const {
+  return std::ranges::any_of(groups_, [&](const Request* request) {
+    return request != nullptr && std::ranges::any_of(request->places, [&](const Request::Place& place) {
+             return place.region.get() == &region;
+           });
+  });
+}
+
+void Receiver::collect(std::vector<std::shared_ptr<memory::Region>>& regions) const {
+  for (const Request* request : groups_) {
+    if (request == nullptr) continue;
+    for (const Request::Place& place : request->places) {
+      if (place.region != nullptr) regions.push_back(place.region);
+    }
+  }
 }
 
 }  // namespace railyard::message

@@ -27,12 +27,18 @@ class Receiver {
   bool on_eager(const transport::wire::RecordHeader& header, std::span<const std::byte> body);
   bool on_done(const Done& done);
 
-  /// Receives that a message may still come into.
+  /// No message may come into a receive of ours any more.
   bool idle() const { return open_ == 0; }
-  void give_up();
-  OwnRegions& regions() { return regions_; }
-  /// Nobody uses it: the peer, if it knows of it, is told, and then forgets it.
-  void withdraw(std::uint32_t region);
+  /// Nothing more will come: receives that are not filled have failed. What has arrived whole stays for later ones.
+  /// `exposed`: the peer may not know it; receives that it was told of keep their memory until this is called again.
+  void settle(bool exposed);
+  void forget_arrived();
+  /// Whether a receive waits for a message into that region.
+  bool uses(const memory::Region& region) const;
+  void collect(std::vector<std::shared_ptr<memory::Region>>& regions) const;
+  std::uint32_t add_region(const std::shared_ptr<memory::Region>& region) { return regions_.take(region); }
+  /// Takes back one `add_region`. The peer, if it knows of the region and nobody uses it any more, is told.
+  void drop_region(std::uint32_t region);
 
   std::optional<Overflow> overflow;
   std::uint64_t messages = 0;
@@ -66,7 +72,7 @@ class Receiver {
   bool begin(int tag, const EagerHead& head);
   void end_stream();
   void fill(Request& request, std::uint8_t slot, std::uint64_t size);
-  void let_go(Request& request);
+  void release(Request::Place& place);
   bool grant(transport::Flow& flow, Request& request);
   bool grant_slot(transport::Flow& flow, Request& request, std::uint8_t slot);
   bool announce(transport::Flow& flow, std::uint32_t id);

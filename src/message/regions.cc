@@ -34,13 +34,12 @@ bool OwnRegions::too_many() const { return entries_.size() > kMostRegions; }
 
 bool OwnRegions::drop(std::uint32_t id) {
   const auto entry = entries_.find(id);
-  return entry != entries_.end() && --entry->second.users == 0;
+  if (entry == entries_.end() || --entry->second.users != 0) return false;
+  ids_.erase(entry->second.region.get());
+  entry->second.region.reset();
+  return true;
 }
 
-void OwnRegions::erase(std::uint32_t id) {
-  const auto entry = entries_.find(id);
-  ids_.erase(entry->second.region.get());
-  entries_.erase(entry);
-}
+void OwnRegions::erase(std::uint32_t id) { entries_.erase(id); }
 
 }  // namespace railyard::message

@@ -47,7 +47,7 @@ class OwnRegions {
   Entry& at(std::uint32_t id) { return entries_.at(id); }
   /// More than a peer keeps, were it told of all: some are not in use.
   bool too_many() const;
-  /// True: nobody uses it any more; the peer, if it was told, is to be told so.
+  /// True: nobody uses it any more; the peer, if it was told, is to be told so. The region is not kept for that.
   bool drop(std::uint32_t id);
   bool unused(std::uint32_t id) const {
     const auto entry = entries_.find(id);

@@ -16,11 +16,21 @@ namespace railyard {
 /// Filled by the user's thread, worked on by whoever holds the baton, given back to the user's thread by `state`.
 class Request {
  public:
-  enum class State : std::uint8_t { free, posted, done };
+  enum class State : std::uint8_t { free, posted, done, failed };
 
   /// Release: the bytes of the message, or that its source is free, go with it. Acquire in `finished`.
   void finish() { state.store(State::done, std::memory_order_release); }
   bool finished() const { return state.load(std::memory_order_acquire) == State::done; }
+  /// It will never be done; its channel says why. What the user was told is done stays so.
+  void fail() {
+    State expected = State::posted;
+    state.compare_exchange_strong(expected, State::failed, std::memory_order_release, std::memory_order_relaxed);
+  }
+  bool has_failed() const { return state.load(std::memory_order_acquire) == State::failed; }
+  void forget_memory() {
+    region.reset();
+    for (Place& place : places) place.region.reset();
+  }
 
   std::atomic<State> state{State::free};
   /// The engine's side still uses it although the user was told that it is done.

@@ -173,6 +173,7 @@ bool Sender::send_eager(transport::Flow& flow, Request& request, const EagerHead
     if (request.started < request.message.size()) continue;
     took(request);
     ++eager;
+    last_eager_ = operation;
     engine_.note_small(flow);
     request.region.reset();
     request.sizes[0] = request.message.size();
@@ -212,6 +213,14 @@ void Sender::on_completed(std::uint64_t operation) {
   }
 }
 
+void Sender::on_refused(std::uint64_t operation) {
+  const auto found = std::ranges::find(in_flight_, operation, &Request::operation);
+  if (found == in_flight_.end()) return;
+  (*found)->region.reset();
+  (*found)->fail();
+  in_flight_.erase(found);
+}
+
 void Sender::forget_waiting() {
   for (Request* request : waiting_) request->region.reset();
   waiting_.clear();
@@ -223,7 +232,17 @@ void Sender::give_up() {
   forget_waiting();
   for (Request* request : in_flight_) request->region.reset();
   in_flight_.clear();
-  groups_.clear();
+}
+
+bool Sender::uses(const memory::Region& region) const {
+  const auto lies_in = [&](const Request* request) { return request->region.get() == &region; };
+  return std::ranges::any_of(waiting_, lies_in) || std::ranges::any_of(in_flight_, lies_in);
+}
+
+void Sender::collect(std::vector<std::shared_ptr<memory::Region>>& regions) const {
+  for (const Request* request : in_flight_) {
+    if (request->region != nullptr) regions.push_back(request->region);
+  }
 }
 
 }  // namespace railyard::message

@@ -32,6 +32,8 @@ class Sender {
   bool advance(transport::Flow& flow);
   /// The flow's operations up to this one are complete.
   void on_completed(std::uint64_t operation);
+  /// That operation has failed alone, and will be complete.
+  void on_refused(std::uint64_t operation);
 
   // Arrivals: false for what no honest peer says.
   bool on_region(const transport::wire::RecordHeader& header, std::span<const std::byte> body, std::size_t rails) {
@@ -44,7 +46,13 @@ class Sender {
   bool idle() const { return waiting_.empty() && in_flight_.empty(); }
   /// What has not begun never will.
   void forget_waiting();
+  /// Nor will what has begun be told of.
   void give_up();
+  /// Whether a message in that region waits or is under way.
+  bool uses(const memory::Region& region) const;
+  void collect(std::vector<std::shared_ptr<memory::Region>>& regions) const;
+  /// Messages whose sends are done may not have reached the peer.
+  bool owes(const transport::Flow& flow) const { return flow.completed.load(std::memory_order_relaxed) < last_eager_; }
 
   std::optional<Overflow> overflow;
   std::uint64_t messages = 0;
@@ -104,8 +112,9 @@ class Sender {
   std::deque<Ahead> ahead_;
   std::uint64_t ahead_bytes_ = 0;
   std::uint64_t next_message_ = 0;
-  Request* streamed_ = nullptr;  ///< the message that is going out in pieces, of which some wait for room
-  EagerHead streaming_;          ///< what its pieces say
+  std::uint64_t last_eager_ = 0;  ///< the flow's operation that ends the last message which was done when it was copied
+  Request* streamed_ = nullptr;   ///< the message that is going out in pieces, of which some wait for room
+  EagerHead streaming_;           ///< what its pieces say
 };
 
 }  // namespace railyard::message

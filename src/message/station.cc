@@ -80,12 +80,18 @@ Result<void> StationState::start() {
 }
 
 StationState::~StationState() {
-  // What was closed a moment ago still has its farewells under way.
-  const std::int64_t until = steady_clock().now() + kFarewell;
-  const auto leaving = [this] {
-    return std::ranges::any_of(contexts_, [](const auto& context) { return context->leaving(); });
+  // What was closed a moment ago still has its farewells under way, and perhaps messages whose sends are done.
+  const std::int64_t began = steady_clock().now();
+  const std::int64_t most = std::max(kFarewell, std::int64_t{settings_.timeout_ms} * 1'000'000);
+  const auto any = [this](auto&& question) {
+    return std::ranges::any_of(contexts_, [&](const auto& context) { return question(*context); });
   };
-  while (leaving() && steady_clock().now() < until) steady_clock().idle();
+  while (any([](message::Context& context) { return context.leaving(); })) {
+    const std::int64_t waited = steady_clock().now() - began;
+    if (waited >= most) break;
+    if (waited >= kFarewell && !any([](message::Context& context) { return context.owes(); })) break;
+    steady_clock().idle();
+  }
   stop_.store(true, std::memory_order_relaxed);
   for (std::thread& thread : threads_) thread.join();
   porter_.reset();

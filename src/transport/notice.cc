@@ -23,9 +23,13 @@ wire::LinkPlace Engine::place_of(const Route& route, const Link& link) {
 
 /// A flow that speaks for its route: any that the peer knows will do. Null: none is left.
 Flow* Engine::speaker(const Route& route) {
-  const auto found =
-      std::ranges::find_if(route.flows, [](const Flow* flow) { return !flow->failed.load(std::memory_order_relaxed); });
-  return found == route.flows.end() ? nullptr : *found;
+  Flow* found = nullptr;
+  for (Flow* flow : route.flows) {
+    if (flow->failed.load(std::memory_order_relaxed)) continue;
+    found = flow;
+    if (!flow->parting) break;  // one that the peer may have dropped speaks only where there is no other
+  }
+  return found;
 }
 
 bool Engine::send_notice(Flow& flow, Link& link, const wire::RecordHeader& record, std::span<const std::byte> body) {

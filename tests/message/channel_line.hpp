@@ -33,6 +33,12 @@ class ChannelLine {
         ends_{std::move(ends.out), std::move(ends.in)},
         processes_{from, to} {}
 
+  ChannelLine(const ChannelLine&) = delete;
+  ChannelLine& operator=(const ChannelLine&) = delete;
+  ~ChannelLine() {
+    for (std::size_t end = 0; end < 2; ++end) forget_memory(end);
+  }
+
   /// One random act of one end. Returns whether something was begun.
   bool act(Random& random) {
     const std::size_t end = random.below(2);
@@ -87,6 +93,30 @@ class ChannelLine {
     yard_.close(processes_[end], *ends_[end]);
     halves_[1 - end].model.closed();
     forget_memory(end);
+  }
+  /// As NCCL ends what it aborts: memory is deregistered with messages under way and used for something else, then the
+  /// channel is closed.
+  void abort(std::size_t end, Random& random) {
+    if (closed_[end] || !yard_.alive(processes_[end])) return;
+    std::vector<std::vector<std::byte>*> taken;
+    for (auto& receive : halves_[1 - end].model.receives()) {
+      for (auto& place : receive.places) {
+        if (place.registered != nullptr) taken.push_back(&place.memory);
+      }
+    }
+    std::vector<std::vector<std::byte>*> sources;
+    for (auto& message : halves_[end].model.messages()) {
+      if (message.memory != nullptr) sources.push_back(&message.bytes);
+    }
+    forget_memory(end);
+    for (auto* memory : sources) std::ranges::fill(*memory, std::byte{0xdd});
+    for (auto* memory : taken) std::ranges::fill(*memory, std::byte{0x55});
+    for (std::uint64_t rounds = random.below(50); rounds > 0; --rounds) yard_.round();
+    for (const auto* memory : taken) {
+      if (std::ranges::any_of(*memory, [](std::byte byte) { return byte != std::byte{0x55}; }))
+        halves_[1 - end].model.find("something was written into memory that was deregistered");
+    }
+    close(end);
   }
   bool closed(std::size_t end) const { return closed_[end] || !yard_.alive(processes_[end]); }
   bool over() const { return closed(0) && closed(1); }
@@ -251,11 +281,14 @@ class ChannelLine {
     if (!gone(1 - end) || error.status() != Status::peer_lost) halves_[end].model.find("an error: " + error.text());
     return false;
   }
+  /// Deregisters all that one end has registered, whatever is under way.
   void forget_memory(std::size_t end) {
-    for (auto& message : halves_[end].model.messages()) message.memory.reset();
-    for (auto& receive : halves_[1 - end].model.receives()) {
-      for (auto& place : receive.places) place.registered.reset();
-    }
+    yard_.act_as(processes_[end], [&] {
+      for (auto& message : halves_[end].model.messages()) message.memory.reset();
+      for (auto& receive : halves_[1 - end].model.receives()) {
+        for (auto& place : receive.places) place.registered.reset();
+      }
+    });
   }
 
   Yard& yard_;

@@ -1,6 +1,7 @@
 /// Channels between two stations: what the user of one is promised.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "stations.hpp"
@@ -184,6 +185,53 @@ TEST_P(ChannelTest, WhoeverWaitsOnAChannelThatThePeerClosedIsTold) {
   const auto done = pair_.in->wait(receive, {}, Deadline::in(test_patience() * std::chrono::seconds(30)));
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().status(), Status::peer_lost) << done.error().text();
+}
+
+TEST_P(ChannelTest, WhatWasSentIsReceivedAfterItsSenderHasGone) {
+  if (GetParam().settings.eager_bytes == 0) GTEST_SKIP() << "a send is done when its receive is";
+  constexpr std::uint32_t kCount = 20;
+  std::vector<std::vector<std::byte>> messages;
+  for (std::uint32_t i = 0; i < kCount; ++i) messages.push_back(pattern(512, i));
+  std::vector<Request*> sends;
+  for (const auto& message : messages) sends.push_back(must(pair_.out->send(message, 0)));
+  for (Request* send : sends) ASSERT_TRUE(waited(*pair_.out, send));
+  pair_.out.reset();
+  a_.reset();
+  std::vector<std::byte> target(1000);
+  const std::array slots{ReceiveSlot{target, 0}};
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    std::array<std::uint64_t, 1> size{};
+    ASSERT_TRUE(waited(*pair_.in, must(pair_.in->receive(slots)), size)) << "message " << i;
+    ASSERT_EQ(size[0], 512U);
+    ASSERT_TRUE(same_bytes(target.data(), messages[i].data(), 512)) << "message " << i;
+  }
+  const auto registered = pair_.in->register_memory(target);
+  EXPECT_TRUE(registered) << registered.error().text();
+  const auto more = pair_.in->receive(slots);
+  ASSERT_FALSE(more) << "there is nobody left to receive from";
+  EXPECT_EQ(more.error().status(), Status::peer_lost) << more.error().text();
+  EXPECT_EQ(pair_.in->send(messages[0], 0).status(), Status::peer_lost);
+}
+
+TEST_P(ChannelTest, DeregisteringMemoryUnderAReceiveEndsTheChannelAndNothingLandsThereAnyMore) {
+  const auto message = pattern(1 << 20U, 1);
+  std::vector<std::byte> target(message.size());
+  auto registered = pair_.in->register_memory(target);
+  ASSERT_TRUE(registered);
+  const std::array slots{ReceiveSlot{target, 0, registered->get()}};
+  Request* const receive = must(pair_.in->receive(slots));
+  for (int i = 0; i < 100; ++i) (void)pair_.in->test(receive);
+  registered->reset();
+  std::ranges::fill(target, std::byte{0x5a});
+  const auto sent = pair_.out->send(message, 0);
+  if (sent) {
+    const auto done = pair_.out->wait(*sent, {}, Deadline::in(test_patience() * std::chrono::seconds(30)));
+    EXPECT_EQ(done.status(), Status::peer_lost);
+  }
+  const auto done = pair_.in->wait(receive, {}, Deadline::in(test_patience() * std::chrono::seconds(30)));
+  ASSERT_FALSE(done);
+  EXPECT_NE(done.error().text().find("deregistered"), std::string::npos) << done.error().text();
+  EXPECT_TRUE(std::ranges::all_of(target, [](std::byte byte) { return byte == std::byte{0x5a}; }));
 }
 
 TEST_P(ChannelTest, NothingIsLeftWhenEverythingIsClosed) {

@@ -129,7 +129,8 @@ TEST_F(FailureT9, AChannelThatClosesWhileItsPeerIsSilentTakesItsMemoryBackInTime
   const std::int64_t before = yard_->fabric.now();
   close_all();
   EXPECT_LT(yard_->fabric.now() - before, 3'000'000'000);
-  EXPECT_TRUE(yard_->until([this] { return yard_->empty(); }));
+  // The channels themselves stay until the peer is lost: it might only have been busy, and is to hear their last word.
+  EXPECT_TRUE(yard_->until([this] { return yard_->empty(); }, 60'000'000'000));
   expect_no_findings();
 }
 
@@ -150,8 +151,8 @@ TEST_F(FailureT9, AnEndThatClosedIsNotLeftWaitingForTheLastWordOfADeadPeer) {
   EXPECT_TRUE(yard_->until([this] { return yard_->empty(); })) << "nobody asks after it";
 }
 
-TEST_F(FailureT9, AnEndThatClosesWithAReceiveUnderWayWaitsForThePeersLastWord) {
-  // The peer has been granted a place and sleeps: what it begins when it wakes must still find the memory.
+TEST_F(FailureT9, AnEndThatClosesWithAReceiveUnderWayTakesItsMemoryBackFromAPeerThatSleeps) {
+  // The peer was told of the slot: what it begins when it wakes must not find the memory.
   open(std::array<std::uint32_t, 2>{1, 1}, 0);
   const Ends ends = yard_->join(0, 1);
   ASSERT_TRUE(exchange(*yard_, ends, 1));
@@ -165,9 +166,9 @@ TEST_F(FailureT9, AnEndThatClosesWithAReceiveUnderWayWaitsForThePeersLastWord) {
   must(ends.in->send(message, 0, nullptr));
   const std::int64_t before = yard_->fabric.now();
   yard_->close(0, *ends.out);
-  EXPECT_GE(yard_->fabric.now() - before, kSleep) << "it let go of memory that the peer may write to";
+  EXPECT_LT(yard_->fabric.now() - before, kSleep) << "it waited for the peer";
   std::ranges::fill(target, std::byte{0x55});
-  for (int i = 0; i < 200; ++i) yard_->round();
+  EXPECT_TRUE(yard_->until([&] { return !ends.in->send(message, 0, nullptr); })) << "the peer is not told";
   EXPECT_TRUE(std::ranges::all_of(target, [](std::byte byte) { return byte == std::byte{0x55}; }));
   yard_->close(1, *ends.in);
   EXPECT_TRUE(yard_->until([this] { return yard_->empty(); }));

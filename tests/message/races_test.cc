@@ -139,6 +139,41 @@ TEST_P(RacesT5, TheTwoEndsMayCloseAtTheSameTimeWithMessagesUnderWay) {
   EXPECT_TRUE(nothing_left(*a, *b));
 }
 
+/// Whoever has what it wanted closes at once; that must not turn into an error what is done at the other end.
+TEST_P(RacesT5, ARequestThatIsDoneIsNoErrorWhenThePeerClosesAtThatMoment) {
+  const auto a = open_station(settings());
+  const auto b = open_station(settings());
+  std::atomic<int> errors{0};
+  const auto once = [&](std::uint32_t seed) {
+    ChannelPair pair = connect(*a, *b);
+    ASSERT_TRUE(pair.out && pair.in);
+    const auto message = pattern(seed % 2 == 0 ? 500 : 50'000, seed);
+    std::vector<std::byte> target(message.size());
+    const std::array slots{ReceiveSlot{target, 0}};
+    Request* const receive = must(pair.in->receive(slots));
+    Request* const send = must(pair.out->send(message, 0));
+    std::thread other([&] {
+      if (!waited(*pair.out, send)) ++errors;
+      pair.out->close();
+    });
+    for (bool over = false; !over;) {
+      const auto done = pair.in->test(receive);
+      if (!done) ++errors;
+      over = !done || *done;
+    }
+    other.join();
+    EXPECT_EQ(target, message);
+  };
+  std::vector<std::thread> threads;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (std::uint32_t round = 0; round < 100U / kScale; ++round) once(i * 1000 + round);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(errors.load(), 0);
+}
+
 TEST(RacesT5Station, MayEndWithChannelsOpenAndItsPeerIsTold) {
   auto a = open_station(over_network(1));
   const auto b = open_station(over_network(1));

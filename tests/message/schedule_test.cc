@@ -27,6 +27,7 @@ struct Totals {
   std::uint64_t links_lost = 0;
   std::uint64_t replayed = 0;
   std::uint64_t fenced = 0;
+  std::uint64_t aborts = 0;
   std::uint64_t deaths = 0;
 };
 
@@ -40,6 +41,7 @@ Totals run_all(std::uint64_t first, std::uint64_t count, const sim::ScenarioOpti
     totals.links_lost += outcome.links_lost;
     totals.replayed += outcome.replayed;
     totals.fenced += outcome.fenced;
+    totals.aborts += outcome.aborts;
     totals.deaths += outcome.death ? 1 : 0;
     if (outcome.findings.empty()) continue;
     ++failures;
@@ -74,6 +76,7 @@ TEST(ChannelSchedule, EveryMessageArrivesOnceAndWholeWhateverFails) {
   EXPECT_GT(totals.messages, 25 * kSeeds);
   EXPECT_GT(totals.links_lost, kSeeds / 4);
   EXPECT_GT(totals.replayed, kSeeds / 10);
+  EXPECT_GT(totals.aborts, kSeeds / 4);
   EXPECT_GT(totals.deaths, kSeeds / 40);
 }
 

@@ -110,8 +110,13 @@ class Yard {
   }
   /// As the user of that process would: everybody else goes on meanwhile.
   void close(std::size_t process, ChannelState& channel) {
+    act_as(process, [&] { channel.close(); });
+  }
+  /// The same for anything that may wait.
+  template <typename Act>
+  void act_as(std::size_t process, Act&& act) {
     waits_ = process;
-    channel.close();
+    act();
     waits_ = kNobody;
   }
   void close(const Ends& ends, std::size_t from, std::size_t to) {

@@ -212,6 +212,71 @@ static void abort_order_body(struct rank *rank) {
 }
 void case_abort_order(struct rank *rank) { with_communicator(rank, abort_order_body); }
 
+/* ---- a peer is stopped in the middle of its messages, and goes on when their memory is something else's ------------
+ */
+
+static bool is_stopped(pid_t process) {
+  char name[64];
+  char line[512] = "";
+  snprintf(name, sizeof(name), "/proc/%d/stat", (int)process);
+  FILE *const file = fopen(name, "r");
+  if (file == NULL) return false;
+  const bool read = fgets(line, sizeof(line), file) != NULL;
+  fclose(file);
+  const char *const end = strrchr(line, ')'); /* of the process's name */
+  return read && end != NULL && end[1] == ' ' && end[2] == 'T';
+}
+
+static void send_and_stop(void *argument) {
+  struct aborted *const sends = argument;
+  post_large(sends);
+  usleep((useconds_t)(next_random(&sends->pair->rank->seed) % 2000));
+  raise(SIGSTOP);
+}
+
+static void abort_stopped_once(struct rank *rank) {
+  struct pair pair;
+  open_pair(&pair, rank, kPosted * kLarge);
+  struct aborted receives = {&pair, NULL, NULL, false};
+  struct aborted sends = {&pair, pair.send_arena, pair.send_memory, true};
+  pid_t peer = getpid();
+  if (rank->number == 0) {
+    receives.memory = map_at(NULL);
+    CHECK_OK(
+        rank->plugin.regMr(pair.receiver, receives.memory, kPosted * kLarge, NCCL_POINTER_HOST, &receives.registered));
+    run_job(&rank->progress, post_large, &receives);
+  }
+  send_to_peer(rank, &peer, sizeof(peer));
+  receive_from_peer(rank, &peer, sizeof(peer));
+  if (rank->number == 1) {
+    run_job(&rank->progress, send_and_stop, &sends);
+  } else {
+    while (!is_stopped(peer)) usleep(100);
+    take_back(&receives);
+    kill(peer, SIGCONT);
+  }
+  meet(rank);
+  usleep(200000);
+  if (rank->number == 0) expect_untouched(&receives);
+  close_pair(&pair);
+  if (rank->number == 0) {
+    expect_untouched(&receives);
+    munmap(receives.memory, kPosted * kLarge);
+  }
+  meet(rank);
+}
+
+static void abort_stopped_body(struct rank *rank) {
+  struct pair beside;
+  open_pair(&beside, rank, 1 << 20);
+  for (int round = 0; round < kRounds; ++round) abort_stopped_once(rank);
+  const struct stream stream = {.messages = 100, .most_bytes = 1 << 16, .window = 8, .group = 1};
+  stream_between(&beside, &stream);
+  meet(rank);
+  close_pair(&beside);
+}
+void case_abort_stopped(struct rank *rank) { with_communicator(rank, abort_stopped_body); }
+
 /* ---- stopped peers ------------------------------------------------------------------------------------------------
  */
 

@@ -46,6 +46,7 @@ static const struct test_case cases[] = {
     {"tags", case_tags, {"2", "2"}},
     {"sent-then-closed", case_sent_then_closed, {"2", "2"}},
     {"abort-order", case_abort_order, {"2", "2"}},
+    {"abort-stopped", case_abort_stopped, {"2", "2"}},
     {"stopped-peers", case_stopped_peers, {"2", "2"}},
     {"threads-end", case_threads_end, {"2", "2"}},
 };

@@ -222,6 +222,7 @@ void case_self(struct rank *rank);
 void case_tags(struct rank *rank);
 void case_sent_then_closed(struct rank *rank);
 void case_abort_order(struct rank *rank);
+void case_abort_stopped(struct rank *rank);
 void case_stopped_peers(struct rank *rank);
 void case_threads_end(struct rank *rank);
 
