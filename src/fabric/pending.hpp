@@ -20,12 +20,13 @@ class PendingEvents {
     items_[pushed_++ & (items_.size() - 1)] = {event, false};
   }
 
-  void push_lost(RemoteId remote, int error, bool refused) {
+  void push_lost(RemoteId remote, int error, bool refused, bool unwanted = false) {
     Event event;
     event.kind = Event::Kind::lost;
     event.remote = remote;
     event.error = error;
     event.refused = refused;
+    event.unwanted = unwanted;
     push(event);
   }
   void push_left(const LinkTag& link) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,11 +35,27 @@ enum class Post : std::uint8_t {
 /// A link from this rail to a remote one, made by `connect`. Free for another link after `disconnect`.
 using RemoteId = std::uint32_t;
 
+/// What a link is called: 128 bits, so that no two links of a job ever have the same name. Opaque to drivers.
+struct LinkName {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+
+  constexpr LinkName() = default;
+  constexpr LinkName(std::uint64_t number)
+      : low(number) {}  // NOLINT(google-explicit-constructor): small ones, in tests
+  constexpr LinkName(std::uint64_t first, std::uint64_t second) : high(first), low(second) {}
+  auto operator<=>(const LinkName&) const = default;  // NOLINT(modernize-use-nullptr): the compiler wrote it
+};
+
+struct LinkNameHash {
+  std::size_t operator()(const LinkName& name) const { return name.high ^ (name.low * 0x9e3779b97f4a7c15ULL); }
+};
+
 /// How a link is known at its target: the sender's name for it, the same for all its lives, and which life this is.
 struct LinkTag {
-  std::uint64_t id = 0;
+  LinkName id = {};
   std::uint32_t epoch = 0;
-  std::uint64_t facing = 0;  ///< the name of the peer's link that leads back over the same two rails; 0: none
+  LinkName facing = {};  ///< the name of the peer's link that leads back over the same two rails; 0: none
 };
 
 /// What a rail's `fence` is worth.
@@ -148,7 +165,8 @@ struct Event {
     landed,  ///< a remote write with immediate arrived; its bytes are visible. `context` is null, or a receive it used
              ///< up
     failed,  ///< the operation of `context` failed; `error` says why
-    lost,    ///< the link to `remote` is broken: to be disconnected. `refused`: its machine answers, nobody is there
+    lost,    ///< the link to `remote` is broken: to be disconnected. `refused`: its machine answers, nobody is there.
+             ///< `unwanted`: the peer's rail is there and does not take this life
     left,    ///< a peer's link to here, `link`, has ended without being fenced
     rail_down,  ///< this rail's interface cannot carry anything now
     rail_up,    ///< it can again
@@ -160,6 +178,7 @@ struct Event {
   int error = 0;              ///< the driver's code, for `describe_error`
   Blame blame = Blame::link;  ///< of a `failed`
   bool refused = false;
+  bool unwanted = false;
   RemoteId remote = 0;
   LinkTag link = {};
 };
@@ -190,7 +209,7 @@ class Rail {
   /// again after a poll. Where fencing is timed it only says the latter.
   virtual bool fence(LinkTag tag) = 0;
   /// At the target: a peer's link of that name, which was not fenced for good, will not be heard of again.
-  virtual void forget(std::uint64_t /*link*/) {}
+  virtual void forget(LinkName /*link*/) {}
 
   virtual Result<Registration> register_memory(std::span<std::byte> memory, Access access) = 0;
   /// Takes the memory back. When this returns, no peer reads or writes a byte of it through this rail, whatever the

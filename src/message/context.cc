@@ -18,14 +18,6 @@ std::uint64_t mix(std::uint64_t hash, std::span<const std::byte> bytes) {
 }
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) { return mix(hash, std::as_bytes(std::span(&value, 1))); }
 
-/// What one end of a route puts into its frames and link names, so that no other route's are taken for its own.
-std::uint32_t session(const Identity& from, const Identity& to, std::uint64_t instance) {
-  std::uint64_t hash = mix(14695981039346656037ULL, instance);
-  hash = mix(hash, std::as_bytes(std::span(from.bytes)));
-  hash = mix(hash, std::as_bytes(std::span(to.bytes)));
-  return static_cast<std::uint32_t>(hash ^ (hash >> 32U));
-}
-
 /// Times that two ends which each made a route at the same moment try to agree before they give it up.
 constexpr std::uint32_t kMostAttempts = 16;
 /// Nanoseconds between two looks at channels that wait for time to pass.
@@ -101,8 +93,8 @@ Result<transport::Route*> Context::open_route(int peer, const transport::RouteKe
   transport::RouteParts parts;
   parts.peer = peer;
   parts.who = fmt::format("peer {}", key.peer.text().substr(0, 8));
-  parts.name = {session(identity_, key.peer, instance), session(key.peer, identity_, instance),
-                static_cast<std::uint16_t>(key.number), static_cast<std::uint16_t>(key.number)};
+  const auto label = static_cast<std::uint16_t>(key.number);
+  parts.name = transport::RouteName::make(identity_, key.peer, instance, label, label);
   parts.key = key;
   parts.instance = instance;
   auto route = engine_->open_route(std::move(parts));

@@ -22,7 +22,7 @@ using fabric::RemoteId;
 using Address = std::vector<std::byte>;
 
 /// The two rails and the two links, in an order that does not depend on whose end it is.
-using PairName = std::tuple<Address, Address, std::uint64_t, std::uint64_t>;
+using PairName = std::tuple<Address, Address, fabric::LinkName, fabric::LinkName>;
 
 PairName pair_of(const Address& from, const Address& to, const LinkTag& tag) {
   const auto [low, high] = std::minmax(from, to);
@@ -58,7 +58,7 @@ class LedgerRail final : public fabric::Rail {
   std::string fabric() const override { return rail_->fabric(); }
   Address address() const override { return rail_->address(); }
   bool fence(LinkTag tag) override { return rail_->fence(tag); }
-  void forget(std::uint64_t link) override { rail_->forget(link); }
+  void forget(fabric::LinkName link) override { rail_->forget(link); }
   Result<fabric::Registration> register_memory(std::span<std::byte> memory, fabric::Access access) override {
     return rail_->register_memory(memory, access);
   }

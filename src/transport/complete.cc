@@ -159,6 +159,7 @@ void Engine::fail_flow(Flow& flow, Error error) {
   flow.replies.clear();
   flow.refusals.clear();
   flow.confirm = false;
+  flow.held.release([this](memory::Buffer* buffer) { receives_->give(buffer); });
   count_outstanding(flow, -static_cast<std::int64_t>(flow.outstanding.load(std::memory_order_relaxed)));
   if (flow.inbox != nullptr) flow.inbox->on_failed();
 }

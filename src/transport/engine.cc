@@ -19,6 +19,7 @@ constexpr std::size_t kMostFrames =
     65536;  // unacknowledged or waiting, all peers together; one flow: kMostFrames of submit.cc
 constexpr std::size_t kMostReceives = 16384;  // posted or held
 constexpr std::size_t kMostReports = 256;
+constexpr std::size_t kReportsPerLink = 16;  // one that takes none away must not leave the others without
 constexpr std::size_t kReportsPerBlock = 64;
 constexpr std::int64_t kLookEvery = 1'000'000;  // nanoseconds between two looks at the links
 constexpr std::size_t kOperationsPerBlock = 64;
@@ -90,7 +91,8 @@ Result<void> Engine::start() {
   auto receives = memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock, budget + posted);
   if (!receives) return std::move(receives.error());
   receives_.emplace(std::move(*receives));
-  auto reports = memory::Slab::open(rail_views_, wire::kNoticeBytes, kReportsPerBlock, kMostReports);
+  const std::size_t most_reports = std::max(kMostReports, kReportsPerLink * rails_.size() * flows_.size());
+  auto reports = memory::Slab::open(rail_views_, wire::kNoticeBytes, kReportsPerBlock, most_reports);
   if (!reports) return std::move(reports.error());
   reports_.emplace(std::move(*reports));
   // Channels receive into memory that their users did not register.
@@ -134,12 +136,12 @@ Flow* Engine::arriving_flow(std::uint32_t id) {
 Result<Flow*> Engine::make_flow(int peer) {
   auto found = find_peer_(peer);
   if (!found) return std::move(found.error());
-  const RouteName name{session(identity_, found->identity), session(found->identity, identity_),
-                       static_cast<std::uint16_t>(rank_), static_cast<std::uint16_t>(peer)};
+  const RouteName name = RouteName::make(identity_, found->identity, 0, static_cast<std::uint16_t>(rank_),
+                                         static_cast<std::uint16_t>(peer));
   auto route = open_route({peer, fmt::format("rank {}", peer), name, {.peer = found->identity}, 0});
   if (!route) return std::move(route.error());
-  Flow* flow = open_flow({*route, static_cast<std::uint16_t>(peer), static_cast<std::uint16_t>(rank_), name.session_out,
-                          name.session_in, nullptr});
+  Flow* flow = open_flow({*route, static_cast<std::uint16_t>(peer), static_cast<std::uint16_t>(rank_),
+                          session(identity_, found->identity), session(found->identity, identity_), nullptr});
   flow->first_link = static_cast<std::uint32_t>(rank_ + peer) % static_cast<std::uint32_t>(flow->shares.size());
   flow->first_piece = flow->first_link;
   return flow;
@@ -154,7 +156,7 @@ Result<Route*> Engine::open_route(RouteParts parts) {
   route->name = parts.name;
   route->key = parts.key;
   route->instance = parts.instance;
-  if (registry_.find_guest(link_id(route->name.session_in, route->name.label_in, 0) >> 16U) != nullptr) {
+  if (registry_.find_inbound(route->name.in) != nullptr) {
     return Error(Status::invalid, fmt::format("there is a route of this name to {} already", route->who));
   }
   if (auto connected = connect_route(*route, *found, false); !connected) {
@@ -209,6 +211,14 @@ Result<void> Engine::connect_route(Route& route, const PeerAddress& peer, bool n
                  {.peer = route.peer, .operation = "connect"});
   }
   if (pairs.size() > kMostLinks) pairs.resize(kMostLinks);
+  // The peer makes the same pairs; or, where it cannot have shared memory, those without.
+  for (const bool without_memory : {false, true}) {
+    const auto theirs = pair_rails(local_fabrics, remote_fabrics, without_memory);
+    for (std::size_t i = 0; i < std::min(theirs.size(), kMostLinks); ++i) {
+      const InboundLink inbound{theirs[i].first, static_cast<std::uint16_t>(i)};
+      if (std::ranges::find(route.inbound, inbound) == route.inbound.end()) route.inbound.push_back(inbound);
+    }
+  }
   const LinkLimits limits{settings_.chunk_min, settings_.chunk_max, pairs.size() == 1};
   // Any link may have to carry on what another began: no piece is longer than the shortest limit.
   std::size_t most = SIZE_MAX;
@@ -282,9 +292,10 @@ bool Engine::progress() {
   if (!active_.empty() && transmit()) ++happened;
   idle_passes_ = happened == 0 ? idle_passes_ + 1 : 0;
   if (!reporting_.empty() && report(idle_passes_ >= 1)) ++happened;
-  if (!noticing_.empty() && send_pongs()) ++happened;
+  if (!noticing_.empty() && answer_notices()) ++happened;
   if (!fence_requests_.empty() && answer_fences()) ++happened;
   if (!refusing_.empty() && tell_refusals()) ++happened;
+  if (!losing_.empty() && end_losses()) ++happened;
   if (!rumours_.empty()) spread_rumours();
   if (leaving_ != 0) retire();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();

@@ -157,8 +157,12 @@ class Engine {
   Flow* open_flow(const FlowParts& parts);
   /// Ends a flow and what it has under way; with the last one, its route. Says nothing to the peer.
   void close_flow(Flow& flow);
-  /// Gives a peer up that does not answer: every flow of the route fails, and nothing of the peer's lands any more.
-  /// `cause` is the flow on whose behalf: the others are told that it was not their doing.
+  /// Gives a peer up that does not answer. Returns at once; the passes that follow shut the peer's links out, and then
+  /// every flow of the route fails (`Inbox::on_failed`). From that moment nothing of the peer's lands, and no rail
+  /// holds an operation of these flows. `cause` is the flow on whose behalf: the others are told that it was not their
+  /// doing. Where the flow has failed already, that was told when it did.
+  void begin_shut_out(Flow& cause, const std::string& why) { lose_peer(*cause.route, why, &cause); }
+  /// The same, and runs passes until it is done.
   void shut_out(Flow& cause, const std::string& why);
   std::size_t flow_count() const { return flow_storage_.size(); }
 
@@ -310,8 +314,8 @@ class Engine {
   /// Links that were tried and had no room, as bits.
   using Tried = std::uint64_t;
   template <typename HasRoom>
-  static Link* choose(Flow& flow, std::size_t first, Tried tried, HasRoom&& has_room);
-  Link* choose_for_frame(Flow& flow, bool full, Tried tried);
+  static Link* choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room);
+  Link* choose_for_frame(Flow& flow, bool full, Tried tried, bool suspects = false);
   Link* choose_for_piece(Flow& flow, Tried tried) const;
   void note_piece(Flow& flow) const;
   bool beside_mouse(const Flow& flow) const;
@@ -355,12 +359,13 @@ class Engine {
 
   // notice.cc
   void note_for(Route& route);
-  bool send_pongs();
+  bool answer_notices();
   bool send_pong(Route& route, const Pong& pong);
-  void part_from(Route& route);
   void open_way_back(Route& route, wire::LinkPlace place);
   bool answer_fences();
   bool answer_fence(const FenceRequest& request);
+  void take_leave(Flow& flow, std::uint32_t sequence);
+  bool answer_leave(Route& route);
   void say_goodbye();
 
   // health.cc
@@ -376,9 +381,12 @@ class Engine {
   void look_at_connection(Route& route, Link& link);
   std::int64_t attempt_time() const;
   void look_at_silence(Route& route);
+  fabric::Liveness liveness(Route& route);
+  void note_stall(Route& route, std::int64_t silence);
   void suspect(Route& route, Link& link);
   void start_probe(Route& route, bool answering);
   void judge(Route& route);
+  void ask_again(Route& route);
   bool ask(Route& route, Link& link);
   std::int64_t stuck_after(const Link& link) const;
 
@@ -399,13 +407,20 @@ class Engine {
   void tend_attempt(Route& route, Link& link);
   void attempt_failed(Route& route, Link& link);
   void rejoin(Route& route, Link& link);
-  bool nobody_there(const Route& route) const;
-  void lose_peer(Route& route, const std::string& why, const Flow* cause = nullptr);
   void acquainted(Route& route);
   void spread_rumours();
   static fabric::LinkTag tag_of(const Route& route, const Link& link);
-  /// How a link is known at its target: the same from both ends' sessions.
-  static std::uint64_t link_id(std::uint32_t session, std::uint16_t label, std::uint16_t link);
+
+  // loss.cc
+  bool nobody_there(const Route& route) const;
+  bool given_up_by_peer(const Route& route) const;
+  bool lose_if_gone(Route& route);
+  void lose_peer(Route& route, const std::string& why, const Flow* cause = nullptr);
+  void part_from(Route& route);
+  void begin_loss(Route& route, Loss loss);
+  bool end_losses();
+  bool shut_out_inbound(Route& route);
+  void tell_loss(Route& route);
 
   // receive.cc
   void handle(std::size_t rail, const fabric::Event& event);
@@ -481,8 +496,9 @@ class Engine {
   std::vector<Flow*> reporting_;  ///< owe an acknowledgement
   std::vector<Flow*> ready_;      ///< have held frames whose turn has come
   std::vector<Route*> watched_;   ///< have something under way, or a link in trouble
-  std::vector<Route*> noticing_;  ///< have pings to answer
+  std::vector<Route*> noticing_;  ///< have pings or a goodbye to answer
   std::vector<Flow*> refusing_;   ///< have refusals to tell of, or to confirm
+  std::vector<Route*> losing_;    ///< whose peers are being given up
   std::vector<FenceRequest> fence_requests_;
   std::vector<int> rumours_;  ///< lost peers that the others have not been told of
   std::uint32_t heard_flows_ = 0;

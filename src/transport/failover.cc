@@ -17,6 +17,7 @@ constexpr std::int64_t kSteady = 60'000'000'000;    ///< of life without a fault
 constexpr std::uint8_t kAnswersToRejoin = 3;
 /// A piece that came back so often from rails that cannot tell, all but the first time alone on its link, is at fault.
 constexpr std::uint8_t kMostFaults = 4;
+constexpr std::uint32_t kAttemptsToWarn = 3;
 
 std::int64_t next_back_off(std::int64_t before, std::int64_t lived) {
   if (before == 0) return kFirstBackOff;
@@ -28,12 +29,7 @@ std::int64_t next_back_off(std::int64_t before, std::int64_t lived) {
 
 fabric::LinkTag Engine::tag_of(const Route& route, const Link& link) {
   const std::uint16_t index = route.index_of(link);
-  return {link_id(route.name.session_out, route.name.label_out, index), link.health.epoch,
-          link_id(route.name.session_in, route.name.label_in, index)};
-}
-
-std::uint64_t Engine::link_id(std::uint32_t session, std::uint16_t label, std::uint16_t link) {
-  return (std::uint64_t{session} << 32U) | (std::uint64_t{label} << 16U) | link;
+  return {RouteName::of_link(route.name.out, index), link.health.epoch, RouteName::of_link(route.name.in, index)};
 }
 
 // ---- What the rails report ----
@@ -44,13 +40,14 @@ void Engine::on_lost(std::size_t rail, const fabric::Event& event) {
   Route& route = *refs[event.remote].route;
   Link& link = route.links[refs[event.remote].index];
   link.health.refused = event.refused;
+  link.health.unwanted = event.unwanted ? static_cast<std::uint8_t>(std::min(link.health.unwanted + 1, 100)) : 0;
   if (link.health.state == LinkState::trying) return attempt_failed(route, link);
   fail_link(route, link, LossCause::broken, rails_[rail]->describe_error(event.error));
-  if (failover_ && nobody_there(route)) lose_peer(route, "its process is gone");
+  lose_if_gone(route);
 }
 
 void Engine::on_left(const fabric::LinkTag& tag) {
-  if (Route* const route = registry_.find_guest(tag.id >> 16U)) check_on(*route);
+  if (Route* const route = registry_.find_inbound(tag.id)) check_on(*route);
 }
 
 void Engine::on_rail_state(std::size_t rail, bool down) {
@@ -101,6 +98,7 @@ void Engine::fail_link(Route& route, Link& link, LossCause cause, const std::str
   }
   if (health.state == LinkState::trying) return attempt_failed(route, link);
 
+  const bool ever_stood = health.stood || health.epoch != 0;
   std::uint32_t waiting = 0;
   std::uint64_t outstanding = 0;
   for (Flow* flow : route.flows) {
@@ -121,7 +119,9 @@ void Engine::fail_link(Route& route, Link& link, LossCause cause, const std::str
   const std::string news =
       fmt::format("link to {} on rail {} is down ({}); {} pieces to move, {} of {} links left", route.who,
                   rails_[link.rail()]->name(), reason, waiting, left, route.links.size());
-  outstanding == 0 ? log_info("{}", news) : log_warn("{}", news);
+  // A first connection that was not taken is tried again: nothing has been lost with it.
+  health.told |= outstanding != 0 && ever_stood;
+  health.told ? log_warn("{}", news) : log_info("{}", news);
 }
 
 void Engine::fail_links(Route& route, LossCause cause) {
@@ -261,7 +261,12 @@ void Engine::attempt_failed(Route& route, Link& link) {
   const bool alone = std::ranges::none_of(route.links, &Link::up);
   const std::int64_t pause = std::min(kFirstBackOff << std::min<std::uint32_t>(health.failures++, 10), kMostPause);
   health.next_try = beat_ + (alone ? kFirstBackOff : pause);
-  if (nobody_there(route)) lose_peer(route, "its process is gone");
+  if (lose_if_gone(route)) return;
+  // A link that never stood was not missed at first: the peer may not have been ready.
+  if (health.failures == kAttemptsToWarn && !health.told) {
+    health.told = true;
+    log_warn("{}: still no connection on rail {}: trying on", route.who, rails_[link.rail()]->name());
+  }
 }
 
 void Engine::rejoin(Route& route, Link& link) {
@@ -269,47 +274,18 @@ void Engine::rejoin(Route& route, Link& link) {
   health.state = LinkState::up;
   health.suspect = false;
   health.failures = 0;
+  health.unwanted = 0;
   health.since = health.delivered_since = beat_;
   ++counts_.links_rejoined;
-  log_warn("link to {} on rail {} is back, in its life number {}", route.who, rails_[link.rail()]->name(),
-           health.epoch + 1);
+  const std::string news = fmt::format("link to {} on rail {} is back, in its life number {}", route.who,
+                                       rails_[link.rail()]->name(), health.epoch + 1);
+  std::exchange(health.told, false) ? log_warn("{}", news) : log_info("{}", news);
 }
 
-// ---- A peer is gone ----
-
-/// Over every link that leads anywhere the peer's machine has answered that nobody is there.
-bool Engine::nobody_there(const Route& route) const {
-  bool refused = false;
-  for (const Link& link : route.links) {
-    const bool blind = rail_states_[link.rail()].down;
-    if (link.health.state != LinkState::down || (!blind && !link.health.refused)) return false;
-    refused |= !blind;
-  }
-  return refused;
-}
-
-void Engine::lose_peer(Route& route, const std::string& why, const Flow* cause) {
-  if (std::exchange(route.over, true)) return;
-  ++counts_.peers_lost;
-  for (Link& link : route.links) drop_link(link);
-  for (Flow* flow : route.flows) {
-    if (flow->failed.load(std::memory_order_relaxed)) continue;
-    const bool collateral = cause != nullptr && cause != flow;
-    Error error(Status::peer_lost,
-                fmt::format("{} is lost: {}{}; {} operations were under way to it, units {} to {} unacknowledged",
-                            route.who, why, collateral ? " (another channel on the same links)" : "",
-                            flow->outstanding.load(std::memory_order_relaxed), flow->acknowledged, flow->next_sequence),
-                {.peer = route.peer, .operation = "failover", .sequence = flow->acknowledged});
-    log_warn("{}", error.message());
-    fail_flow(*flow, std::move(error));
-  }
-  last_lost_.store(route.peer, std::memory_order_release);
-  // The others may wait for it without having sent it anything. Each finds out for itself.
-  if (size_ > 0) rumours_.push_back(route.peer);
-}
+// ---- Is the peer still there? ----
 
 void Engine::check_on(Route& route) {
-  if (!failover_ || speaker(route) == nullptr) return;
+  if (!failover_ || speaker(route) == nullptr || route.loss.on) return;
   watch(route);
   route.concerned_since = beat_;
   route.heard_at = beat_ - 1;

@@ -23,6 +23,8 @@ constexpr std::int64_t kAttemptFloors = 25;
 constexpr std::int64_t kLeastAttempt = 200'000'000;
 constexpr std::int64_t kMuteFloors = 8;                 ///< of least deadlines in which a ping must be answered
 constexpr std::int64_t kStuckUnknown = 10'000'000'000;  ///< before the first round trip is known
+/// Rails are asked after a silent peer's process so many times while its time runs out.
+constexpr std::int64_t kLivenessParts = 16;
 
 }  // namespace
 
@@ -47,7 +49,7 @@ bool Engine::at_rest(const Flow& flow) const {
 }
 
 bool Engine::at_rest(const Route& route) const {
-  if (speaker(route) == nullptr) return true;
+  if (speaker(route) == nullptr || route.loss.on) return true;
   if (route.probe.on || route.concerned_since != 0 || !route.pongs.empty()) return false;
   if (!std::ranges::all_of(route.flows, [this](const Flow* flow) { return at_rest(*flow); })) return false;
   if (used_directly(route)) {
@@ -87,6 +89,7 @@ void Engine::make_acquaintance(Route& route) {
 }
 
 void Engine::look_after(Route& route) {
+  if (route.loss.on) return;
   make_acquaintance(route);
   for (Flow* flow : route.flows) {
     if (!flow->failed.load(std::memory_order_relaxed)) look_at_head(*flow);
@@ -98,7 +101,7 @@ void Engine::look_after(Route& route) {
     fail_links(route, LossCause::stuck);
   }
   for (Link& link : route.links) {
-    if (speaker(route) == nullptr) return;
+    if (speaker(route) == nullptr || route.loss.on) return;
     LinkHealth& health = link.health;
     ask_for_fences(route, link);
     switch (health.state) {
@@ -120,7 +123,9 @@ void Engine::look_after(Route& route) {
 void Engine::look_at_head(Flow& flow) {
   const Unit* head = flow.unacknowledged.head();
   if (head == nullptr && !flow.queue.empty() && flow.out_of_sequence == 0 && flow.next_sequence == flow.head_seen) {
-    // Everything sent was acknowledged, and nothing goes out: the rails are full of what never completes.
+    // Everything sent was acknowledged, and nothing goes out: the rails are full of what never completes. Not where no
+    // connection has come about yet.
+    if (std::ranges::none_of(flow.route->links, [](const Link& link) { return link.health.stood; })) return;
     if (beat_ - flow.head_since < 2 * attempt_time()) return;
     flow.head_since = beat_;
     return fail_links(*flow.route, LossCause::stuck);
@@ -139,9 +144,12 @@ void Engine::look_at_head(Flow& flow) {
   }
 }
 
-/// A first connection that does not come about is a lost link: a ping shows whether it has.
+/// A first connection that does not come about is a lost link: a ping shows whether it has. A peer that has said
+/// nothing yet over any link is not ready: its machine keeps the connection for it.
 void Engine::look_at_connection(Route& route, Link& link) {
   if (beat_ - link.health.since < attempt_time() || ask(route, link)) return;
+  const bool heard = route.heard_at > link.health.since || route.acquainted;
+  if (!heard && beat_ - link.health.since < peer_timeout_ / 4) return;
   fail_link(route, link, LossCause::unconnected, "");
 }
 
@@ -160,21 +168,63 @@ void Engine::look_at_deliveries(Route& route, Link& link) {
   }
 }
 
+/// What the rails say of the peer's process: one that knows is enough.
+fabric::Liveness Engine::liveness(Route& route) {
+  route.liveness_asked = beat_;
+  auto found = fabric::Liveness::unknown;
+  for (const Link& link : route.links) {
+    if (link.health.state == LinkState::down) continue;
+    const auto answer = rails_[link.rail()]->liveness(link.remote());
+    if (answer == fabric::Liveness::alive) return answer;
+    if (answer == fabric::Liveness::gone) found = answer;
+  }
+  return found;
+}
+
+/// A peer that is there and silent is waited for: its operations have deadlines of their own.
+void Engine::note_stall(Route& route, std::int64_t silence) {
+  route.alive_at = beat_;
+  route.concerned_since = 0;
+  if (silence < peer_timeout_ / 2 || std::exchange(route.stalled, true)) return;
+  ++counts_.peers_stalled;
+  log_warn("{} is stalled: no answer for {:.1f} s, but its process lives; what waits for it waits on", route.who,
+           static_cast<double>(silence) * 1e-9);
+}
+
 void Engine::look_at_silence(Route& route) {
-  if (speaker(route) == nullptr) return;
+  if (speaker(route) == nullptr || route.loss.on) return;
+  if (route.stalled && route.heard_at > route.alive_at) {
+    route.stalled = false;
+    log_warn("{} answers again", route.who);
+  }
   if (route.heard_at >= route.concerned_since) route.concerned_since = 0;
   const bool owes = route.concerned_since != 0 || std::ranges::any_of(route.flows, [](const Flow* flow) {
                       return flow->outstanding.load(std::memory_order_relaxed) != 0;
                     });
-  const std::int64_t silence = beat_ - route.heard_at;
-  if (!owes || silence < peer_timeout_ / 2) return;
-  if (silence >= peer_timeout_) {
-    return lose_peer(route, fmt::format("silent for {:.1f} s", static_cast<double>(silence) * 1e-9));
+  if (!owes) return;
+  if (const std::int64_t unheard = beat_ - route.heard_at;
+      unheard >= peer_timeout_ / kLivenessParts && beat_ - route.liveness_asked >= peer_timeout_ / kLivenessParts) {
+    switch (liveness(route)) {
+      case fabric::Liveness::gone:
+        return lose_peer(route, "its process is gone");
+      case fabric::Liveness::alive:
+        note_stall(route, unheard);
+        break;
+      case fabric::Liveness::unknown:
+        break;
+    }
   }
-  if (route.renewed_for == route.heard_at) return;
+  const std::int64_t silence = beat_ - std::max(route.heard_at, route.alive_at);
+  if (silence < peer_timeout_ / 2) return;
+  if (silence >= peer_timeout_) {
+    return lose_peer(route, fmt::format("silent for {:.1f} s, and nothing says that its process lives",
+                                        static_cast<double>(silence) * 1e-9));
+  }
+  const std::int64_t sign = std::max(route.heard_at, route.alive_at);
+  if (route.renewed_for == sign) return;
   // Half of its time is over: connections that lost what they carried, or wait ever longer to send it again, are made
   // anew.
-  route.renewed_for = route.heard_at;
+  route.renewed_for = sign;
   fail_links(route, LossCause::mute);
 }
 
@@ -205,7 +255,8 @@ void Engine::start_probe(Route& route, bool answering) {
   route.probe.first_round = route.rounds + 1;
   route.probe.repeats = 0;
   route.probe.since = beat_;
-  route.probe.first_answer = 0;
+  route.probe.first_answer = route.probe.confirmed = 0;
+  route.probe.second_round = 0;
   watch(route);
 }
 
@@ -224,6 +275,16 @@ bool Engine::ask(Route& route, Link& link) {
   return true;
 }
 
+/// That one link answers and another does not may be the peer's scheduler: its thread may have been stopped between the
+/// two rails. So who has answered is asked a second time. Between its two answers the peer has polled every rail, and
+/// answers what it found there with the second: a link that is silent even then does not carry.
+void Engine::ask_again(Route& route) {
+  for (Link& link : route.links) {
+    if (!link.up() || link.health.answered < route.probe.first_round) continue;
+    if (ask(route, link) && route.probe.second_round == 0) route.probe.second_round = link.health.asked;
+  }
+}
+
 void Engine::judge(Route& route) {
   Probe& probe = route.probe;
   bool open = false;
@@ -237,15 +298,16 @@ void Engine::judge(Route& route) {
     if (health.answered >= probe.first_round) continue;
     const std::int64_t patience = link.deadline(deadline_floor_) / 2;
     const bool overdue = beat_ - probe.since >= patience;
-    if (overdue && probe.first_answer != 0 && beat_ - probe.first_answer >= patience) {
+    if (overdue && probe.confirmed != 0 && beat_ - probe.confirmed >= patience / 2) {
       fail_link(route, link, LossCause::silent, "");
     } else {
       open = true;
     }
   }
-  if (speaker(route) == nullptr) return;
+  if (speaker(route) == nullptr || route.loss.on) return;
+  if (open && probe.first_answer != 0 && probe.second_round == 0) ask_again(route);
   const std::int64_t again = route.links.front().deadline(deadline_floor_) << std::min(probe.repeats, kMostDoublings);
-  if (open && probe.first_answer == 0 && beat_ - probe.since >= again) {
+  if (open && probe.confirmed == 0 && beat_ - probe.since >= again) {
     const std::uint32_t repeats = probe.repeats;
     start_probe(route, probe.answering);
     probe.repeats = repeats + 1;

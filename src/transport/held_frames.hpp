@@ -24,10 +24,11 @@ class HeldFrames {
     if (places_.empty() || place(sequence).sequence != sequence) return nullptr;
     return std::exchange(place(sequence).buffer, nullptr);
   }
+  /// Gives every frame up.
   template <typename Visit>
-  void for_each(Visit&& visit) const {
-    for (const Place& held : places_) {
-      if (held.buffer != nullptr) visit(held.buffer);
+  void release(Visit&& visit) {
+    for (Place& held : places_) {
+      if (held.buffer != nullptr) visit(std::exchange(held.buffer, nullptr));
     }
   }
   bool holds(std::uint32_t sequence) const {

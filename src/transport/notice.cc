@@ -14,6 +14,11 @@ namespace {
 
 /// Pings that wait for their answer; a peer that asks more often is not answered more often.
 constexpr std::size_t kMostPongs = 64;
+/// Notices in flight on a link: one that swallows them must not take the buffers of all others.
+constexpr std::uint32_t kMostNotices = 8;
+/// How long a process that leaves waits until its peers have heard it, and for how many passes.
+constexpr std::int64_t kMostLeave = 500'000'000;
+constexpr int kMostLeavePasses = 2000;
 
 }  // namespace
 
@@ -33,7 +38,7 @@ Flow* Engine::speaker(const Route& route) {
 }
 
 bool Engine::send_notice(Flow& flow, Link& link, const wire::RecordHeader& record, std::span<const std::byte> body) {
-  memory::Buffer* buffer = reports_->take();
+  memory::Buffer* buffer = link.reports_in_flight() < kMostNotices ? reports_->take() : nullptr;
   if (buffer == nullptr) return false;
   buffer->bytes = wire::kRecordsAt;
   std::byte* place = wire::FrameWriter::append(buffer->data, buffer->bytes, record);
@@ -45,7 +50,7 @@ bool Engine::send_notice(Flow& flow, Link& link, const wire::RecordHeader& recor
 /// Over the best link that takes it.
 bool Engine::send_notice(Flow& flow, const wire::RecordHeader& record, std::span<const std::byte> body) {
   for (Tried tried = 0;;) {
-    Link* link = choose_for_frame(flow, true, tried);
+    Link* link = choose_for_frame(flow, true, tried, true);
     if (link == nullptr) return false;
     if (send_notice(flow, *link, record, body)) return true;
     tried |= Tried{1} << flow.route->index_of(*link);
@@ -83,7 +88,8 @@ void Engine::on_notice(Flow& flow, const memory::Buffer& buffer) {
     case wire::RecordKind::confirmed:
       return on_confirmed(flow, record->header.offset);
     case wire::RecordKind::leave:
-      if (header->sequence == flow.arrivals.next()) part_from(route);  // else something of it is still on its way
+      if (record->header.detail == 0) return take_leave(flow, header->sequence);
+      route.leave_heard = true;
       return;
     case wire::RecordKind::lost:
       if (record->header.offset >= static_cast<std::uint64_t>(size_)) {
@@ -97,13 +103,22 @@ void Engine::on_notice(Flow& flow, const memory::Buffer& buffer) {
   }
 }
 
-void Engine::part_from(Route& route) {
-  route.over = true;
-  for (Link& link : route.links) drop_link(link);
-  for (Flow* flow : route.flows) {
-    fail_flow(*flow, Error(Status::peer_lost, fmt::format("{} has closed its world", route.who),
-                           {.peer = route.peer, .sequence = flow->acknowledged}));
-  }
+void Engine::take_leave(Flow& flow, std::uint32_t sequence) {
+  flow.leaving = flow.route->leaving = true;
+  flow.leave_sequence = sequence;
+  note_for(*flow.route);
+}
+
+/// Whether the peer's goodbye is dealt with: what it sent before has been taken in, and it has been told so.
+bool Engine::answer_leave(Route& route) {
+  const auto late = std::ranges::find_if(route.flows, [](const Flow* flow) {
+    return !flow->failed.load(std::memory_order_relaxed) && flow->leaving &&
+           static_cast<std::int32_t>(flow->leave_sequence - flow->arrivals.next()) > 0;
+  });
+  if (late != route.flows.end()) return false;
+  send_notice(*speaker(route), {wire::RecordKind::leave, 1, 0, 0, 0});
+  part_from(route);
+  return true;
 }
 
 /// A ping that cannot be answered, for want of a link, proves a path at least: it is tried at once, whatever the
@@ -125,12 +140,14 @@ void Engine::note_for(Route& route) {
 
 /// Answers pings, each over every link that may be heard: also over those that wait for an answer themselves, or two
 /// sides that have only such links would wait for each other.
-bool Engine::send_pongs() {
+bool Engine::answer_notices() {
   bool moved = false;
   std::erase_if(noticing_, [&](Route* route) {
-    if (speaker(*route) == nullptr) route->pongs.clear();
+    const bool over = speaker(*route) == nullptr || route->over || route->loss.on;
+    if (over) route->pongs.clear();
     moved |= std::erase_if(route->pongs, [&](const Pong& pong) { return send_pong(*route, pong); }) > 0;
-    route->in_noticing = !route->pongs.empty();
+    const bool leaves = !over && route->leaving && !answer_leave(*route);
+    route->in_noticing = !route->pongs.empty() || leaves;
     return !route->in_noticing;
   });
   return moved;
@@ -166,7 +183,9 @@ void Engine::on_pong(Route& route, wire::LinkPlace place, std::uint32_t round) {
   if (health.state != LinkState::up) return;
   health.suspect = false;
   Probe& probe = route.probe;
-  if (probe.on && round >= probe.first_round && probe.first_answer == 0) probe.first_answer = beat_;
+  if (!probe.on || round < probe.first_round) return;
+  if (probe.first_answer == 0) probe.first_answer = beat_;
+  if (probe.confirmed == 0 && probe.second_round != 0 && round >= probe.second_round) probe.confirmed = beat_;
 }
 
 void Engine::on_fence(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, LossCause cause) {
@@ -213,8 +232,7 @@ bool Engine::answer_fences() {
 bool Engine::answer_fence(const FenceRequest& request) {
   Flow& flow = *request.flow;
   if (flow.failed.load(std::memory_order_relaxed)) return true;
-  const RouteName& name = flow.route->name;
-  const std::uint64_t id = link_id(name.session_in, name.label_in, request.place.link);
+  const fabric::LinkName id = RouteName::of_link(flow.route->name.in, request.place.link);
   if (!rails_[request.place.remote_rail]->fence({id, request.epoch}) || beat_ < request.not_before) return false;
 
   std::array<std::byte, sizeof(wire::FencedBody) + wire::kMaxWindow / 8U> body{};
@@ -260,8 +278,31 @@ void Engine::say_goodbye() {
   while (strangers() != 0 && clock_->now() < until) {
     if (!progress()) clock_->idle();
   }
-  for (const auto& flow : flow_storage_) {
-    if (!flow->failed.load(std::memory_order_relaxed)) send_notice(*flow, {wire::RecordKind::leave, 0, 0, 0, 0});
+  // Said over every link, and again until it is heard: a peer that misses it would take us for lost. Some do not listen
+  // now; nobody waits for them for long.
+  const auto met = [](const Flow* flow) { return flow->acknowledged != 0 || flow->arrivals.next() != 0; };
+  const auto deaf = [&met](const std::unique_ptr<Route>& route) {
+    return (route->acquainted || std::ranges::any_of(route->flows, met)) && !route->leave_heard && !route->over &&
+           !route->loss.on && speaker(*route) != nullptr && std::ranges::any_of(route->links, &Link::up);
+  };
+  const auto say = [this](const auto& wanted) {
+    for (const auto& flow : flow_storage_) {
+      if (flow->failed.load(std::memory_order_relaxed) || !wanted(*flow->route)) continue;
+      for (Link& link : flow->route->links) {
+        if (link.up()) send_notice(*flow, link, {wire::RecordKind::leave, 0, 0, 0, 0});
+      }
+    }
+  };
+  say([](const Route& route) { return !route.over && !route.loss.on; });
+  if (size_ == 0) return;  // channels have taken leave one by one
+  const std::int64_t end = clock_->now() + kMostLeave;
+  std::int64_t said = clock_->now();
+  for (int pass = 0; pass < kMostLeavePasses && std::ranges::any_of(registry_.routes(), deaf); ++pass) {
+    if (clock_->now() >= end) return;
+    if (!progress()) clock_->idle();
+    if (clock_->now() - said < deadline_floor_) continue;
+    said = clock_->now();
+    say([](const Route& route) { return !route.leave_heard && !route.over && !route.loss.on; });
   }
 }
 

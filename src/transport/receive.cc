@@ -191,7 +191,7 @@ bool Engine::release_all_ready() {
   turn.swap(ready_);
   for (Flow* flow : turn) {
     flow->in_ready = false;
-    release_ready(*flow);
+    if (!flow->failed.load(std::memory_order_relaxed)) release_ready(*flow);
   }
   return !turn.empty();
 }

@@ -5,14 +5,14 @@
 namespace railyard::transport {
 
 Route* Registry::add(std::unique_ptr<Route> route) {
-  by_guest_[guest_label(*route)] = route.get();
+  inbound_[route->name.in] = route.get();
   by_key_[route->key].push_back(route.get());
   routes_.push_back(std::move(route));
   return routes_.back().get();
 }
 
 void Registry::remove(Route& route) {
-  by_guest_.erase(guest_label(route));
+  inbound_.erase(route.name.in);
   const auto place = by_key_.find(route.key);
   std::erase(place->second, &route);
   if (place->second.empty()) by_key_.erase(place);
@@ -54,9 +54,9 @@ std::uint32_t Registry::least_used(RouteKey key, std::uint32_t most) const {
   return best;
 }
 
-Route* Registry::find_guest(std::uint64_t label) const {
-  const auto found = by_guest_.find(label);
-  return found == by_guest_.end() ? nullptr : found->second;
+Route* Registry::find_inbound(fabric::LinkName link) const {
+  const auto found = inbound_.find(RouteName::of_route(link));
+  return found == inbound_.end() ? nullptr : found->second;
 }
 
 }  // namespace railyard::transport

@@ -28,17 +28,13 @@ class Registry {
   Route* find(const RouteKey& key, std::uint64_t instance) const;
   /// Which of `most` numbers has the fewest flows; of equals the lowest.
   std::uint32_t least_used(RouteKey key, std::uint32_t most) const;
-  /// The route whose peer's links to us have names that begin so.
-  Route* find_guest(std::uint64_t label) const;
+  /// The route that a peer's link to us belongs to.
+  Route* find_inbound(fabric::LinkName link) const;
 
  private:
-  static std::uint64_t guest_label(const Route& route) {
-    return (std::uint64_t{route.name.session_in} << 16U) | route.name.label_in;
-  }
-
   std::vector<std::unique_ptr<Route>> routes_;
   std::map<RouteKey, std::vector<Route*>> by_key_;
-  std::map<std::uint64_t, Route*> by_guest_;
+  std::map<fabric::LinkName, Route*> inbound_;  ///< by `RouteName::in`
 };
 
 }  // namespace railyard::transport

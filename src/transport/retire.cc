@@ -9,7 +9,7 @@
 namespace railyard::transport {
 namespace {
 
-/// Passes until a rail has told all that a shut out link delivered.
+/// Passes of a caller that waits until a peer is shut out.
 constexpr int kMostTurns = 10000;
 
 }  // namespace
@@ -19,6 +19,8 @@ void Engine::close_flow(Flow& flow) {
   flow.inbox = nullptr;
   flow.closing = true;
   ++leaving_;
+  // The peer may wait for this, and nobody could tell it later.
+  if (flow.unreported > 0 && !flow.failed.load(std::memory_order_relaxed)) post_acknowledgement(flow);
   flows_[flow.id].store(nullptr, std::memory_order_release);
   fail_flow(flow, Error(Status::invalid, "closed by its own user"));
   // A transport that failed one flow goes on with the others: its route is theirs.
@@ -28,7 +30,6 @@ void Engine::close_flow(Flow& flow) {
   std::erase(refusing_, &flow);
   flow.in_active = flow.in_reporting = flow.in_ready = flow.in_refusing = false;
   std::erase_if(fence_requests_, [&flow](const FenceRequest& request) { return request.flow == &flow; });
-  flow.held.for_each([this](memory::Buffer* buffer) { receives_->give(buffer); });
   if (flow.heard) --heard_flows_;
   Route& route = *flow.route;
   if (speaker(route) == nullptr && !route.closing) {
@@ -47,13 +48,12 @@ bool Engine::retire_flow(Flow& flow) {
 }
 
 bool Engine::retire_route(Route& route) {
-  if (!route.closing || !route.flows.empty()) return false;
+  if (!route.closing || !route.flows.empty() || route.loss.on) return false;
   if (std::ranges::any_of(route.links, [](const Link& link) { return link.reports_in_flight() != 0; })) return false;
   std::erase(watched_, &route);
   std::erase(noticing_, &route);
   for (const Link& link : route.links) {
-    if (!route.over)
-      rails_[link.rail()]->forget(link_id(route.name.session_in, route.name.label_in, route.index_of(link)));
+    if (!route.over) rails_[link.rail()]->forget(RouteName::of_link(route.name.in, route.index_of(link)));
   }
   --leaving_;
   return true;
@@ -69,12 +69,10 @@ void Engine::retire() {
 }
 
 void Engine::shut_out(Flow& cause, const std::string& why) {
-  Route& route = *cause.route;
-  lose_peer(route, why, &cause);
-  for (const Link& link : route.links) {
-    const std::uint64_t id = link_id(route.name.session_in, route.name.label_in, route.index_of(link));
-    // Links that face each other have the same place on both sides; every life there was or will be.
-    for (int turn = 0; turn < kMostTurns && !rails_[link.rail()]->fence({id, UINT32_MAX}); ++turn) progress();
+  const Route& route = *cause.route;
+  begin_shut_out(cause, why);
+  for (int turn = 0; turn < kMostTurns && route.loss.on; ++turn) {
+    if (!progress()) clock_->idle();
   }
 }
 

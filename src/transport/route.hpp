@@ -9,6 +9,7 @@
 
 #include "base/identity.hpp"
 #include "transport/link.hpp"
+#include "transport/route_name.hpp"
 
 namespace railyard::transport {
 
@@ -27,16 +28,12 @@ struct Probe {
   std::uint32_t first_round = 0;  ///< of its pings
   std::uint32_t repeats = 0;
   std::int64_t since = 0;
-  std::int64_t first_answer = 0;       ///< 0: none yet
+  std::int64_t first_answer = 0;  ///< 0: none yet
+  /// The first ping that was sent after the first answer; 0: none yet. Whoever answers it has polled all its rails
+  /// since it answered the first: what a link carried by then has been seen.
+  std::uint32_t second_round = 0;
+  std::int64_t confirmed = 0;          ///< when that was answered; 0: not yet
   std::int64_t ended = INT64_MIN / 2;  ///< long ago
-};
-
-/// What both ends of a route call it, so that each knows the links of the other by name.
-struct RouteName {
-  std::uint32_t session_out = 0;  ///< proves us to the peer
-  std::uint32_t session_in = 0;   ///< proves the peer to us
-  std::uint16_t label_out = 0;    ///< tells our routes to one peer apart; in a world, our rank
-  std::uint16_t label_in = 0;     ///< the same of the peer's
 };
 
 /// What the flows that may share a route have in common: never an address, a process number or an index of the other
@@ -50,6 +47,23 @@ struct RouteKey {
   auto operator<=>(const RouteKey&) const = default;  // NOLINT(modernize-use-nullptr): the compiler wrote it
 };
 
+/// Where a link of the peer's ends here.
+struct InboundLink {
+  std::uint16_t rail = 0;
+  std::uint16_t link = 0;  ///< its place in the peer's route
+  bool operator==(const InboundLink&) const = default;
+};
+
+/// How a route comes to its end: nothing of the peer's can land any more, and only then are its flows told.
+struct Loss {
+  bool on = false;
+  bool left = false;            ///< the peer said so itself: no loss
+  std::string why;              ///< for messages
+  const Flow* cause = nullptr;  ///< on whose behalf: compared, never followed
+  std::int64_t since = 0;       ///< on the clock itself, like `not_before`
+  std::int64_t not_before = 0;  ///< until when packets of a rail with timed fences may be under way
+};
+
 struct Route {
   // Who.
   int peer = -1;
@@ -58,6 +72,7 @@ struct Route {
   RouteKey key;
   std::uint64_t instance = 0;  ///< made anew with every route: both ends mean the same one
   std::vector<Link> links;
+  std::vector<InboundLink> inbound;   ///< every link that the peer may have to us
   std::size_t max_write = 0;          ///< longest piece that every link can carry
   std::vector<Flow*> flows;           ///< who shares it
   std::uint32_t bulk_flows = 0;       ///< of them, those with pieces in flight
@@ -65,6 +80,7 @@ struct Route {
   bool moved_by_us = false;           ///< a rail of its links moves bytes only while this process polls
   const Flow* mouse = nullptr;        ///< the last flow that spoke and moves no pieces: compared, never followed
   std::int64_t mouse_at = 0;          ///< when it spoke
+  Loss loss;                          ///< the peer is being given up
   bool over = false;                  ///< the peer is lost or has left: nothing will ever go this way again
   bool closing = false;               ///< its last flow is gone; waits for what the rails still hold
 
@@ -77,12 +93,17 @@ struct Route {
   std::int64_t renewed_for = 0;      ///< the silence after that moment for which the links were made anew
   std::int64_t concerned_since = 0;  ///< one of the peer's links to us ended: is it still there? 0: no doubt
   bool acquainted = false;           ///< the peer has answered: it knows this route, and says goodbye when it leaves
+  bool leaving = false;              ///< the peer has said goodbye; what it sent before may still be on its way
+  bool leave_heard = false;          ///< the peer has heard our goodbye
+  bool stalled = false;              ///< the peer's process lives and does not answer
+  std::int64_t alive_at = 0;         ///< when a rail last said that the peer's process lives
+  std::int64_t liveness_asked = 0;   ///< when the rails were last asked
 
   // Membership in the engine's lists.
   bool watched = false;
   bool in_noticing = false;
 
-  bool may_be_joined() const { return !over && !closing && key.number != RouteKey::kPrivate; }
+  bool may_be_joined() const { return !over && !loss.on && !closing && key.number != RouteKey::kPrivate; }
   std::uint16_t index_of(const Link& link) const { return static_cast<std::uint16_t>(&link - links.data()); }
 };
 

@@ -119,16 +119,19 @@ void Engine::queue_replies(Flow& flow) {
   flow.replies.erase(flow.replies.begin(), flow.replies.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
-/// The least loaded link that has room and was not tried yet; among equals the first from `first` on.
+/// The least loaded link that has room and was not tried yet; among equals the first from `first` on. What is lost with
+/// a link waits for a fence: while there is a link that nobody suspects, new units wait for that one.
 template <typename HasRoom>
-Link* Engine::choose(Flow& flow, std::size_t first, Tried tried, HasRoom&& has_room) {
+Link* Engine::choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room) {
   Link* best = nullptr;
   double best_load = 0;
   std::vector<Link>& links = flow.route->links;
   const std::size_t count = links.size();
+  bool trusted = false;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t index = (first + i) % count;
     Link& link = links[index];
+    trusted |= link.up() && !link.health.suspect;
     if ((tried >> index & 1U) != 0 || !link.up() || !has_room(link, flow.shares[index])) continue;
     const double load = count == 1 ? 0 : link.load() + (link.health.suspect ? kSuspectLoad : 0);
     if (best == nullptr || load < best_load) {
@@ -136,13 +139,13 @@ Link* Engine::choose(Flow& flow, std::size_t first, Tried tried, HasRoom&& has_r
       best_load = load;
     }
   }
-  return best;
+  return best != nullptr && best->health.suspect && trusted && !suspects ? nullptr : best;
 }
 
-Link* Engine::choose_for_frame(Flow& flow, bool full, Tried tried) {
+Link* Engine::choose_for_frame(Flow& flow, bool full, Tried tried, bool suspects) {
   // A frame waits for company of its own flow only.
   const std::uint32_t most = full ? kMostFrames : kEagerFrames;
-  return choose(flow, flow.first_link, tried, [most](const Link& link, const Share& share) {
+  return choose(flow, flow.first_link, tried, suspects, [most](const Link& link, const Share& share) {
     return share.frames < most && link.frames_in_flight() < kMostFrames;
   });
 }
@@ -169,7 +172,7 @@ bool Engine::beside_mouse(const Flow& flow) const {
 Link* Engine::choose_for_piece(Flow& flow, Tried tried) const {
   if (flow.route->bytes_in_flight != 0 && beside_mouse(flow)) return nullptr;
   const std::uint64_t flows = std::max(flow.route->bulk_flows, 1U);
-  return choose(flow, flow.first_piece, tried, [flows](const Link& link, const Share& share) {
+  return choose(flow, flow.first_piece, tried, false, [flows](const Link& link, const Share& share) {
     return link.sole == nullptr && (share.bytes == 0 || (link.has_room() && share.bytes < link.window() / flows));
   });
 }
@@ -457,7 +460,7 @@ bool Engine::report(bool idle) {
 bool Engine::post_acknowledgement(Flow& flow) {
   const auto has_room = [](const Link& each, const Share&) { return each.reports_in_flight() < kMostReports; };
   for (Tried tried = 0;;) {
-    Link* link = choose(flow, flow.first_link, tried, has_room);
+    Link* link = choose(flow, flow.first_link, tried, true, has_room);
     memory::Buffer* buffer = link != nullptr ? reports_->take() : nullptr;
     if (buffer == nullptr) return false;
     buffer->bytes = wire::kRecordsAt;

@@ -2,6 +2,9 @@
 /// while the world and the window are made, in the midst of traffic, while the window is closed. The others must be
 /// told `peer_lost` with that rank's number within the deadline, go on with each other unharmed to the end, and leave
 /// no descriptor, mapping or shared-memory object. Starts its ranks itself: a launcher would end the job.
+///
+/// With --pauses nobody is killed: ranks are stopped with SIGSTOP at random moments, now and then for longer than the
+/// deadline, and go on. That is no loss: nobody is told of any, and everybody ends with whole data.
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -29,7 +32,10 @@ struct Options {
   std::uint64_t seed = 1;
   int deadline_ms = 2000;
   int limit_s = 60;
+  int pauses = 0;
 };
+/// Of the pauses, as many in one job.
+constexpr int kPausesOfAJob = 25;
 
 /// Beyond the deadline for the machine's sake: it is shared, and a process may wait for its turn.
 constexpr std::int64_t kScheduling = 3'000'000'000;
@@ -94,6 +100,29 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
+  /// Ranks are stopped and go on.
+  void run_with_pauses(int pauses) {
+    victim_ = -1;
+    moment_ = Moment::traffic;
+    if (!start()) return fail("cannot start the ranks");
+    wait_for("the ranks to be at work", [](const Rank& rank) { return rank.told("traffic"); });
+    for (int i = 0; i < pauses && failures_.empty(); ++i) {
+      const pid_t pid = ranks_[random_.below(ranks_.size())].pid;
+      ::kill(pid, SIGSTOP);
+      const auto deadline_us = static_cast<std::uint64_t>(options_.deadline_ms) * 1000;
+      sleep_us(random_.below(kPausesOfAJob) == 0 ? deadline_us * 3 / 2 : random_.below(50'000));
+      ::kill(pid, SIGCONT);
+      sleep_us(random_.below(50'000));
+    }
+    stop_all();
+    wait_for("the ranks' end", [](const Rank& rank) { return rank.over(); });
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (!complaints(ranks_[i]).empty()) fail(fmt::format("rank {} was told of a loss, and there was none", i));
+    }
+    judge_rest();
+    end_all();
+  }
+
   void run() {
     if (!start()) return fail("cannot start the ranks");
     kill_one();
@@ -123,7 +152,7 @@ class Job {
   std::uint64_t verified_bytes() const { return verified_bytes_; }
 
  private:
-  bool is_victim(const Rank& rank) const { return &rank == &ranks_[static_cast<std::size_t>(victim_)]; }
+  bool is_victim(const Rank& rank) const { return victim_ >= 0 && &rank == &ranks_[static_cast<std::size_t>(victim_)]; }
   void fail(std::string what) { failures_.push_back(std::move(what)); }
   static void sleep_us(std::uint64_t microseconds) {
     std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
@@ -239,8 +268,15 @@ class Job {
   void judge() {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       if (is_victim(ranks_[i])) continue;
-      if (!ranks_[i].told("clean")) fail(fmt::format("rank {} did not let go of everything", i));
       judge_complaints(static_cast<int>(i));
+    }
+    judge_rest();
+  }
+
+  void judge_rest() {
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (is_victim(ranks_[i])) continue;
+      if (!ranks_[i].told("clean")) fail(fmt::format("rank {} did not let go of everything", i));
       judge_pairs(static_cast<int>(i));
     }
   }
@@ -285,8 +321,9 @@ class Job {
         if (wrong != 0) fail(fmt::format("rank {}: wrong data from rank {}: {}", number, peer, line));
       }
     }
-    if (moment_ == Moment::traffic && whole != options_.ranks - 2) {
-      fail(fmt::format("rank {} finished with {} of {} other survivors", number, whole, options_.ranks - 2));
+    const int others = options_.ranks - (victim_ >= 0 ? 2 : 1);
+    if (moment_ == Moment::traffic && whole != others) {
+      fail(fmt::format("rank {} finished with {} of {} others", number, whole, others));
     }
   }
 
@@ -362,6 +399,27 @@ int kill_many(const Options& options) {
   return failed == 0 && left.empty() ? 0 : 1;
 }
 
+int pause_many(const Options& options) {
+  int failed = 0;
+  int paused = 0;
+  std::uint64_t bytes = 0;
+  for (int round = options.first; paused < options.pauses; ++round) {
+    const int pauses = std::min(kPausesOfAJob, options.pauses - paused);
+    Job job(options, round);
+    job.run_with_pauses(pauses);
+    paused += pauses;
+    bytes += job.verified_bytes();
+    if (job.failures().empty()) continue;
+    ++failed;
+    fmt::print("FAILED: round {} of seed {}: {} pauses\n  {}\n{}", round, options.seed, pauses,
+               fmt::join(job.failures(), "\n  "), job.everything());
+    std::fflush(stdout);
+  }
+  fmt::print("{} ranks stopped and set going again, {} jobs failed; {:.1f} GB verified\n", paused, failed,
+             static_cast<double>(bytes) / 1e9);
+  return failed == 0 ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -373,6 +431,7 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", options.ranks, "ranks of a job")->check(CLI::Range(3, 64));
   app.add_option("--seed", options.seed, "of victims and moments");
   app.add_option("--deadline-ms", options.deadline_ms, "RAILYARD_PEER_TIMEOUT_MS of the ranks");
+  app.add_option("--pauses", options.pauses, "stop ranks so many times and let them go on, instead of killing any");
   app.add_option("--limit", options.limit_s, "seconds after which a job that does not go on has failed");
   app.add_flag("--survivor", survivor, "be one rank of a job (used by the program itself)");
   CLI11_PARSE(app, argc, argv);
@@ -384,5 +443,5 @@ int main(int argc, char** argv) {
   for (const char* deadline : {"RAILYARD_PEER_TIMEOUT_MS", "RAILYARD_BOOTSTRAP_TIMEOUT_MS"}) {
     ::setenv(deadline, std::to_string(options.deadline_ms).c_str(), 1);
   }
-  return kill_many(options);
+  return options.pauses > 0 ? pause_many(options) : kill_many(options);
 }

@@ -14,7 +14,7 @@ namespace railyard::transport {
 class StillClock final : public Clock {
  public:
   std::int64_t now() const override { return time; }
-  void idle() override {}
+  void idle() override { time += 1000; }
   std::int64_t time = 1;
 };
 

@@ -21,17 +21,14 @@ class RegistryTest : public ::testing::Test {
     auto route = std::make_unique<Route>();
     route->key = key;
     route->instance = instance;
-    route->name.session_in = ++sessions_;
-    route->name.label_in = static_cast<std::uint16_t>(key.number);
+    route->name = RouteName::make(identity(99), key.peer, ++sessions_, 0, static_cast<std::uint16_t>(key.number));
     route->flows.resize(flows);
     return registry_.add(std::move(route));
   }
-  static std::uint64_t label(const Route& route) {
-    return (std::uint64_t{route.name.session_in} << 16U) | route.name.label_in;
-  }
+  static fabric::LinkName link(const Route& route) { return RouteName::of_link(route.name.in, 7); }
 
   Registry registry_;
-  std::uint32_t sessions_ = 0;
+  std::uint64_t sessions_ = 0;
 };
 
 TEST_F(RegistryTest, PeersEnginesClassesAndNumbersNeverShare) {
@@ -85,12 +82,12 @@ TEST_F(RegistryTest, TheLeastUsedNumberIsNextAndOfEqualsTheLowest) {
 TEST_F(RegistryTest, APeersLinkIsKnownByTheNameOfItsRouteUntilThatIsGone) {
   Route* const first = add(key(1), 10);
   Route* const second = add(key(1, 1), 11);
-  EXPECT_EQ(registry_.find_guest(label(*first)), first);
-  EXPECT_EQ(registry_.find_guest(label(*second)), second);
-  const std::uint64_t name = label(*first);
+  EXPECT_EQ(registry_.find_inbound(link(*first)), first);
+  EXPECT_EQ(registry_.find_inbound(link(*second)), second);
+  const fabric::LinkName name = link(*first);
   registry_.remove(*first);
-  EXPECT_EQ(registry_.find_guest(name), nullptr);
-  EXPECT_EQ(registry_.find_guest(label(*second)), second);
+  EXPECT_EQ(registry_.find_inbound(name), nullptr);
+  EXPECT_EQ(registry_.find_inbound(link(*second)), second);
   EXPECT_EQ(registry_.size(), 1U);
 }
 

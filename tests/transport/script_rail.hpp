@@ -64,6 +64,7 @@ class ScriptRail final : public fabric::Rail {
     fences.push_back(tag);
     return fence_answer;
   }
+  fabric::Liveness liveness(fabric::RemoteId) override { return liveness_answer; }
   Result<fabric::Registration> register_memory(std::span<std::byte> memory, fabric::Access) override {
     ++registrations;
     fabric::Registration registration;
@@ -122,11 +123,12 @@ class ScriptRail final : public fabric::Rail {
     events.push_back({fabric::Event::Kind::landed, immediate, bytes, nullptr, 0});
   }
 
-  void lose(fabric::RemoteId remote, bool refused = false) {
+  void lose(fabric::RemoteId remote, bool refused = false, bool unwanted = false) {
     fabric::Event event;
     event.kind = fabric::Event::Kind::lost;
     event.remote = remote;
     event.refused = refused;
+    event.unwanted = unwanted;
     events.push_back(event);
   }
   void set_interface(bool up) {
@@ -154,6 +156,7 @@ class ScriptRail final : public fabric::Rail {
   bool complete_at_once = true;
   bool keeps_contexts = false;  ///< what a disconnect ends comes out of `poll` when the test says so
   bool fence_answer = true;
+  fabric::Liveness liveness_answer = fabric::Liveness::unknown;
   std::vector<fabric::LinkTag> connects;
   std::vector<fabric::LinkTag> fences;
   std::vector<Held> held;  ///< what no event has ended yet

@@ -51,7 +51,7 @@ class SharedRoute : public ::testing::Test {
     RouteParts parts;
     parts.peer = 0;
     parts.who = "peer x";
-    parts.name = {static_cast<std::uint32_t>(10 * instance), static_cast<std::uint32_t>(10 * instance + 1), 0, 0};
+    parts.name = {{instance, 1U << 16U}, {instance, 2U << 16U}};
     parts.instance = instance;
     auto route = engine_->open_route(parts);
     EXPECT_TRUE(route) << route.error().text();

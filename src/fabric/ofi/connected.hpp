@@ -35,7 +35,8 @@ class ConnectedRail final : public OfiRail {
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
-  void forget(std::uint64_t link) override { lives_.erase(link); }
+  void forget(LinkName link) override { lives_.erase(link); }
+  Liveness liveness(RemoteId remote) override;
 
   Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
   Post receive(LocalPiece buffer, PostContext* context) override;
@@ -69,7 +70,7 @@ class ConnectedRail final : public OfiRail {
     State state = State::free;
     std::array<End, kLanes> ends;
     std::vector<std::byte> peer;    ///< the name of the rail it leads to
-    std::uint64_t facing = 0;       ///< the guest that may carry its messages
+    LinkName facing;                ///< the guest that may carry its messages
     fid_ep* message_way = nullptr;  ///< where its messages go: its own control lane or a guest's
     InFlight in_flight;
   };
@@ -122,7 +123,7 @@ class ConnectedRail final : public OfiRail {
   /// The links whose messages go there are lost with it.
   void lose_riders(const fid_ep* endpoint);
   /// Closes the guests with this id and an epoch up to the given one.
-  void close_guests(std::uint64_t id, std::uint32_t epoch, bool report);
+  void close_guests(LinkName id, std::uint32_t epoch, bool report);
   void report_left(const LinkTag& tag);
 
   // connection_events.cc
@@ -164,7 +165,7 @@ class ConnectedRail final : public OfiRail {
   std::vector<RemoteId> free_links_;
   std::map<fid*, EndName> end_names_;
   std::map<fid*, Guest> guests_;
-  std::map<std::uint64_t, Lives> lives_;  ///< by link id
+  std::map<LinkName, Lives> lives_;  ///< by link id
 };
 
 }  // namespace railyard::fabric::ofi

@@ -78,7 +78,7 @@ void ConnectedRail::report_left(const LinkTag& tag) {
   pending_.push_left(tag);
 }
 
-void ConnectedRail::close_guests(std::uint64_t id, std::uint32_t epoch, bool report) {
+void ConnectedRail::close_guests(LinkName id, std::uint32_t epoch, bool report) {
   std::map<std::uint32_t, LinkTag> closed;
   for (auto guest = guests_.begin(); guest != guests_.end();) {
     const LinkTag tag = guest->second.tag;

@@ -7,6 +7,7 @@
 
 #include "fabric/ofi/connected.hpp"
 #include "fabric/ofi/socket_of.hpp"
+#include "fabric/tcp_liveness.hpp"
 
 namespace railyard::fabric::ofi {
 
@@ -87,7 +88,7 @@ void ConnectedRail::lose(RemoteId remote, int error, bool refused) {
   Link& link = *links_[remote];
   if (link.state == Link::State::lost) return;
   set_state(link, Link::State::lost);
-  pending_.push_lost(remote, error, refused);
+  pending_.push_lost(remote, error, refused, error == FI_EACCES);
 }
 
 void ConnectedRail::disconnect(RemoteId remote) {
@@ -130,6 +131,22 @@ void ConnectedRail::run_out(Link& link) {
     drain(kLinkData);
     look_at_connections();
   }
+}
+
+/// Over tcp, by the sockets that the provider uses: the one that carries the messages, and the data lane's.
+Liveness ConnectedRail::liveness(RemoteId remote) {
+  if (stopped_ || !known(remote)) return Liveness::unknown;
+  const Link& link = *links_[remote];
+  const End& data = link.ends[index_of(Lane::data)];
+  for (const auto& [queue, endpoint] :
+       {std::pair{kMessages, link.message_way}, std::pair{kLinkData, data.endpoint.get()}}) {
+    if (endpoint == nullptr) continue;
+    const int socket = socket_of(*queues_[queue], *endpoint);
+    if (socket < 0) continue;
+    keep_asking(socket);
+    if (liveness_of(socket) == Liveness::alive) return Liveness::alive;
+  }
+  return Liveness::unknown;
 }
 
 /// What the provider dropped without a word.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kRequestMagic = 0x4c415952;  // "RYAL"
 constexpr std::uint32_t kRefusalMagic = 0x4e415952;  // "RYAN"
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;
 
 }  // namespace
 
@@ -17,7 +17,8 @@ std::vector<std::byte> LinkRequest::pack() const {
   writer.u32(kRequestMagic);
   writer.u16(kVersion);
   writer.u8(static_cast<std::uint8_t>(lane));
-  writer.u64(tag.id);
+  writer.u64(tag.id.high);
+  writer.u64(tag.id.low);
   writer.u32(tag.epoch);
   writer.blob(from);
   return writer.take();
@@ -29,7 +30,8 @@ std::optional<LinkRequest> LinkRequest::parse(std::span<const std::byte> bytes) 
   const std::uint8_t lane = reader.u8();
   LinkRequest request;
   request.lane = static_cast<Lane>(lane);
-  request.tag.id = reader.u64();
+  request.tag.id.high = reader.u64();
+  request.tag.id.low = reader.u64();
   request.tag.epoch = reader.u32();
   const auto from = reader.blob(kMostRequestBytes);
   request.from.assign(from.begin(), from.end());

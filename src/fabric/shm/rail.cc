@@ -19,7 +19,7 @@ namespace railyard::fabric::shm {
 namespace {
 
 constexpr std::uint32_t kAddressMagic = 0x53535952;  // "RYSS"
-constexpr std::uint16_t kAddressVersion = 1;
+constexpr std::uint16_t kAddressVersion = 2;
 
 std::uint64_t random_word() {
   std::uint64_t word = 0;
@@ -140,8 +140,9 @@ Result<RemoteId> ShmRail::connect(std::span<const std::byte> address, LinkTag ta
   link.guard.store(random_word());
   owe(peer, {kHello,
              0,
-             {link.number, tag.id},
-             {tag.epoch, reinterpret_cast<std::uintptr_t>(&link.guard), link.guard.load(std::memory_order_relaxed)}});
+             {link.number, tag.id.low},
+             {tag.epoch, reinterpret_cast<std::uintptr_t>(&link.guard), link.guard.load(std::memory_order_relaxed),
+              tag.id.high}});
   return remote;
 }
 
@@ -169,7 +170,16 @@ void ShmRail::lose(RemoteId remote, int error, bool refused) {
   event.remote = remote;
   event.error = error;
   event.refused = refused;
+  event.unwanted = error == kLifeRefused;
   tell(event);
+}
+
+/// The owner of an object holds a lock on it as long as its process lives, whatever that does.
+Liveness ShmRail::liveness(RemoteId remote) {
+  if (stopped_ || !known(remote)) return Liveness::unknown;
+  const Peer* const peer = links_[remote]->peer;
+  if (peer == nullptr || peer->out == nullptr) return Liveness::unknown;
+  return peer->out->peer().alive() ? Liveness::alive : Liveness::gone;
 }
 
 void ShmRail::lose_links_to(const Peer& peer, int error) {
@@ -281,7 +291,7 @@ bool ShmRail::welcome(const LinkTag& tag) const {
 
 void ShmRail::take_hello(Peer& peer, const Record& record) {
   const std::uint64_t number = record.arguments[0];
-  const LinkTag tag{record.arguments[1], static_cast<std::uint32_t>(record.more[0])};
+  const LinkTag tag{{record.more[3], record.arguments[1]}, static_cast<std::uint32_t>(record.more[0])};
   if (auto reached = reach(peer); !reached) {
     log_warn("shared memory: a peer cannot be answered: {}", reached.error().text());
     return;
@@ -307,7 +317,7 @@ void ShmRail::drop_jobs(Peer& peer, std::uint64_t number) {
   std::erase_if(peer.jobs, [number](const Job& job) { return job.number == number; });
 }
 
-void ShmRail::close_guests(std::uint64_t id, std::uint32_t epoch, Trouble why, bool report) {
+void ShmRail::close_guests(LinkName id, std::uint32_t epoch, Trouble why, bool report) {
   for (auto& [identity, peer] : peers_) {
     for (const Guest& guest : std::vector<Guest>(peer->guests)) {
       if (guest.tag.id != id || guest.tag.epoch > epoch) continue;

@@ -46,7 +46,8 @@ class ShmRail final : public Rail, private Listener {
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
-  void forget(std::uint64_t link) override { lives_.erase(link); }
+  void forget(LinkName link) override { lives_.erase(link); }
+  Liveness liveness(RemoteId remote) override;
 
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void revoke(const Registration& registration) override;
@@ -166,7 +167,7 @@ class ShmRail final : public Rail, private Listener {
   void forget_if_gone(Peer& peer);
   bool welcome(const LinkTag& tag) const;
   void shut(Peer& peer, std::uint64_t number, Trouble why);
-  void close_guests(std::uint64_t id, std::uint32_t epoch, Trouble why, bool report);
+  void close_guests(LinkName id, std::uint32_t epoch, Trouble why, bool report);
   void report_left(const LinkTag& tag);
   static void drop_jobs(Peer& peer, std::uint64_t number);
   void left(Inbound& from, bool died) override;
@@ -237,7 +238,7 @@ class ShmRail final : public Rail, private Listener {
   std::vector<Peer*> busy_;                                              ///< have something to move
   std::vector<std::unique_ptr<Link>> links_;                             ///< by RemoteId; peers look at their guards
   std::vector<RemoteId> free_links_;
-  std::map<std::uint64_t, Lives> lives_;  ///< by link id
+  std::map<LinkName, Lives> lives_;  ///< by link id
   Registrations registrations_;
   std::deque<Operation> operations_;  ///< they do not move
   std::vector<std::uint32_t> free_operations_;

@@ -9,7 +9,7 @@
 namespace railyard::fabric::shm {
 
 enum RailKind : std::uint8_t {
-  kHello = 1,  ///< number, tag.id | tag.epoch, where its guard lies, what the guard holds
+  kHello = 1,  ///< number, tag.id | tag.epoch, where its guard lies, what the guard holds, more of tag.id
   kWelcome,    ///< number, 1 if the target reads the sender's memory by itself
   kShut,       ///< number, a Trouble: the target takes nothing of this link any more
   kBye,        ///< number, 1 if it had been welcomed: the sender has ended the link

@@ -270,7 +270,7 @@ class SimFabric {
   Link* link_of(const Operation& operation);
   void tell(Notice::Kind kind, std::uint32_t link, std::int64_t nanoseconds, bool refused = false);
   void take_news(std::uint32_t index);
-  void take_loss(std::uint32_t index, bool refused);
+  void take_loss(std::uint32_t index, bool refused, bool unwanted = false);
   void take_end(const Notice& notice);
   void fail_contexts(std::uint32_t index, int fault);
   bool succeeds_late(const Operation& operation);

@@ -62,7 +62,7 @@ void SimFabric::take_request_to_connect(std::uint32_t index) {
   } else if (carry == Carry::nothing || there.silent) {
     tell(Notice::Kind::attempt, index, options(link.from).connect_retry);
   } else if (!there.open || fenced(there, link.tag)) {
-    take_loss(index, !there.open);
+    take_loss(index, !there.open, there.open);
   } else if (paused(options(link.to).process)) {
     // Its kernel has the request; only the process could answer it.
     const std::int64_t resumes = paused_until_[static_cast<std::size_t>(options(link.to).process)];
@@ -133,7 +133,7 @@ void SimFabric::spoil_link_of(const Operation& operation) {
   if (give_up > 0) break_link(operation.link, give_up, false);
 }
 
-void SimFabric::take_loss(std::uint32_t index, bool refused) {
+void SimFabric::take_loss(std::uint32_t index, bool refused, bool unwanted) {
   Link& link = links_[index];
   link.breaking = true;
   link.state = Link::State::broken;
@@ -144,6 +144,7 @@ void SimFabric::take_loss(std::uint32_t index, bool refused) {
   entry.event.kind = Event::Kind::lost;
   entry.event.remote = link.remote;
   entry.event.refused = refused;
+  entry.event.unwanted = unwanted;
   entry.event.error = refused ? kFaultUnreachable : kFaultDown;
   entry.link = index;
   entry.generation = link.generation;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t kAddressMagic = 0x56415952;  // "RYAV"
 constexpr std::uint32_t kLetterMagic = 0x4c565952;   // "RYVL"
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;
 
 }  // namespace
 
@@ -83,9 +83,11 @@ std::vector<std::byte> Letter::pack() const {
   writer.u64(here);
   writer.u64(there);
   writer.u8(tagged ? 1 : 0);
-  writer.u64(tag.id);
+  writer.u64(tag.id.high);
+  writer.u64(tag.id.low);
   writer.u32(tag.epoch);
-  writer.u64(tag.facing);
+  writer.u64(tag.facing.high);
+  writer.u64(tag.facing.low);
   writer.u32(end.queue_pair);
   writer.u32(end.first_packet);
   writer.u8(end.mtu);
@@ -108,9 +110,11 @@ std::optional<Letter> Letter::parse(std::span<const std::byte> bytes) {
   letter.here = reader.u64();
   letter.there = reader.u64();
   letter.tagged = reader.u8() != 0;
-  letter.tag.id = reader.u64();
+  letter.tag.id.high = reader.u64();
+  letter.tag.id.low = reader.u64();
   letter.tag.epoch = reader.u32();
-  letter.tag.facing = reader.u64();
+  letter.tag.facing.high = reader.u64();
+  letter.tag.facing.low = reader.u64();
   letter.end.queue_pair = reader.u32();
   letter.end.first_packet = reader.u32();
   letter.end.mtu = reader.u8();

@@ -51,11 +51,22 @@ void VerbsRail::lose(RemoteId remote, int error, bool refused) {
   Link& link = links_[remote];
   if (link.state == Link::State::lost) return;
   link.state = Link::State::lost;
-  pending_.push_lost(remote, error, refused);
+  pending_.push_lost(remote, error, refused, error == kUnwanted);
+}
+
+/// A connection to the peer's liveness port stands as long as its process has not looked at it.
+Liveness VerbsRail::liveness(RemoteId remote) {
+  if (gone_ || !known(remote) || links_[remote].pair == nullptr) return Liveness::unknown;
+  const RailAddress& there = links_[remote].pair->peer->address;
+  auto& inquiry = inquiries_[remote];
+  if (inquiry.name != there.name || !inquiry.knock.open())
+    inquiry = {there.name, Knock(ipv4_of(there.gid), there.witness)};
+  return inquiry.knock.liveness();
 }
 
 void VerbsRail::disconnect(RemoteId remote) {
   if (!known(remote)) return;
+  inquiries_.erase(remote);
   const Link link = links_[remote];
   if (Pair* const pair = link.pair; pair != nullptr) {
     pair->link.reset();
@@ -93,7 +104,7 @@ void VerbsRail::seat_guest(Pair& pair, const LinkTag& tag) {
 
 void VerbsRail::report_left(const LinkTag& tag) { pending_.push_left(tag); }
 
-void VerbsRail::close_guests(std::uint64_t id, std::uint32_t epoch, bool fences) {
+void VerbsRail::close_guests(LinkName id, std::uint32_t epoch, bool fences) {
   for (Slot& slot : slots_) {
     Pair* const pair = slot.pair.get();
     if (pair == nullptr) continue;

@@ -44,7 +44,8 @@ class VerbsRail final : public Rail {
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
-  void forget(std::uint64_t link) override { lives_.erase(link); }
+  void forget(LinkName link) override { lives_.erase(link); }
+  Liveness liveness(RemoteId remote) override;
 
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void revoke(const Registration& registration) override;
@@ -98,9 +99,9 @@ class VerbsRail final : public Rail {
     bool meets = false;  ///< it is in `meeting_`
     Knock knock;
     std::int64_t closing_since = 0;
-    bool last_taken = false;                ///< the device says that it takes no more receives
-    std::optional<LinkTag> leaves;          ///< to be reported when it has gone
-    std::optional<std::uint64_t> shut_out;  ///< the link whose fence waits for it
+    bool last_taken = false;           ///< the device says that it takes no more receives
+    std::optional<LinkTag> leaves;     ///< to be reported when it has gone
+    std::optional<LinkName> shut_out;  ///< the link whose fence waits for it
   };
   /// A cache line: a post looks at nothing else to find its pair.
   struct alignas(64) Link {
@@ -108,6 +109,11 @@ class VerbsRail final : public Rail {
     State state = State::free;
     Pair* pair = nullptr;
     LinkTag tag;
+  };
+  /// Whether the process of a silent peer lives.
+  struct Inquiry {
+    std::uint64_t name = 0;  ///< of the peer's rail
+    Knock knock;
   };
   /// What is known of a peer's link over all its lives.
   struct Lives {
@@ -159,7 +165,7 @@ class VerbsRail final : public Rail {
   /// The peer's link with this tag uses the pair from now on.
   void seat_guest(Pair& pair, const LinkTag& tag);
   /// Closes the pairs of a peer's link in its lives up to this one; `fences`: they are not reported, but waited for.
-  void close_guests(std::uint64_t id, std::uint32_t epoch, bool fences);
+  void close_guests(LinkName id, std::uint32_t epoch, bool fences);
   void report_left(const LinkTag& tag);
   Pair* pair_of_facing(const LinkTag& tag, const Peer& peer);
 
@@ -256,7 +262,8 @@ class VerbsRail final : public Rail {
   std::vector<Farewell> farewells_;
   std::array<std::shared_ptr<Peer>, 32> lately_;  ///< whom replies went to: letters may still be on their way out
   std::size_t next_lately_ = 0;
-  std::unordered_map<std::uint64_t, Lives> lives_;
+  std::unordered_map<LinkName, Lives, LinkNameHash> lives_;
+  std::unordered_map<RemoteId, Inquiry> inquiries_;  ///< after peers that are silent
   PendingEvents pending_;
 };
 

@@ -6,6 +6,8 @@
 
 #include <cerrno>
 
+#include "fabric/tcp_liveness.hpp"
+
 namespace railyard::fabric::verbs {
 
 namespace {
@@ -48,6 +50,38 @@ Knock::Knock(std::uint32_t ipv4, std::uint16_t port) {
   const sockaddr_in address = at(ipv4, port);
   if (socket_ && ::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
     refused_ = errno == ECONNREFUSED;
+}
+
+Liveness Knock::liveness() {
+  if (refused_) socket_.reset();
+  if (!socket_) return refused_ ? Liveness::gone : Liveness::unknown;
+  if (!stands_) {
+    pollfd one{socket_.get(), POLLOUT, 0};
+    if (::poll(&one, 1, 0) <= 0) return Liveness::unknown;
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    (void)::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+    if (error != 0) {
+      refused_ = error == ECONNREFUSED;
+      socket_.reset();
+      return refused_ ? Liveness::gone : Liveness::unknown;
+    }
+    stands_ = true;
+    keep_asking(socket_.get());
+    return Liveness::alive;
+  }
+  char byte = 0;
+  const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
+  if (got >= 0) {
+    socket_.reset();  // let go of over there
+    return Liveness::alive;
+  }
+  // A connection that its peer's end has reset says nothing for sure: the next one does.
+  if (errno != EAGAIN && errno != EWOULDBLOCK) {
+    socket_.reset();
+    return Liveness::unknown;
+  }
+  return liveness_of(socket_.get());
 }
 
 bool Knock::refused() {

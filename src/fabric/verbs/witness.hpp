@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/fd.hpp"
+#include "fabric/rail.hpp"
 
 namespace railyard::fabric::verbs {
 
@@ -32,10 +33,16 @@ class Knock {
   Knock(std::uint32_t ipv4, std::uint16_t port);
   /// Its machine answers, and nobody is there. Never blocks.
   bool refused();
+  /// What the connection tells now: nobody was there (`gone`), or its machine holds it (`alive`), also where the peer
+  /// has just closed it, which takes a living process. Never blocks.
+  Liveness liveness();
+  /// Whether there is more to learn from it.
+  bool open() const { return static_cast<bool>(socket_); }
 
  private:
   Fd socket_;
   bool refused_ = false;
+  bool stands_ = false;
 };
 
 }  // namespace railyard::fabric::verbs

@@ -1,0 +1,192 @@
+/// Who is lost, who is only stalled, who has left; and that a peer is shut out before anybody is told.
+#include "failover_fixture.hpp"
+
+namespace railyard::transport {
+namespace {
+
+class LossTest : public FailoverTest {
+ protected:
+  void kill_peer() {
+    for (fabric::RemoteId life = 0; life < 2; ++life) {
+      for (auto* rail : rails_) rail->lose(life, true);
+      pass(150);
+    }
+  }
+  /// The fences for good that a rail was asked for.
+  static std::size_t shut_out(const ScriptRail& rail) {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(rail.fences, [](const auto& tag) { return tag.epoch == UINT32_MAX; }));
+  }
+};
+
+TEST_F(LossTest, ALostPeerIsToldOnlyWhenNothingOfItsCanLandAnyMore) {
+  open(2);
+  put_small();
+  rails_[1]->fence_answer = false;  // something of the peer's is still in the rail's hands
+  kill_peer();
+  EXPECT_FALSE(flow_->failed.load()) << "whoever is told may use the memory for something else";
+  EXPECT_EQ(engine_->statistics().peers_lost, 0U);
+  EXPECT_GE(shut_out(*rails_[0]), 1U);
+  EXPECT_GE(shut_out(*rails_[1]), 1U);
+  EXPECT_EQ(rails_[0]->fences[0].id, RouteName::of_link(flow_->route->name.in, 0));
+  EXPECT_EQ(rails_[1]->fences[0].id, RouteName::of_link(flow_->route->name.in, 1));
+  rails_[1]->fence_answer = true;
+  pass(1);
+  EXPECT_TRUE(flow_->failed.load());
+  EXPECT_EQ(flow_->error.status(), Status::peer_lost);
+  EXPECT_EQ(engine_->statistics().peers_lost, 1U);
+}
+
+TEST_F(LossTest, ATimedFenceIsWaitedOutBeforeALossIsTold) {
+  open(2);
+  rails_[0]->capabilities_.fencing = fabric::Fencing::timed;
+  rails_[0]->capabilities_.packet_lifetime = 500 * kMillisecond;
+  put_small();
+  kill_peer();
+  EXPECT_FALSE(flow_->failed.load());
+  pass(600);
+  EXPECT_TRUE(flow_->failed.load());
+}
+
+TEST_F(LossTest, ShuttingOutReturnsAtOnceAndEndsWithThePassesThatFollow) {
+  open(2);
+  put_four_chunks();
+  rails_[0]->fence_answer = false;
+  const std::size_t polls = rails_[0]->polls;
+  engine_->begin_shut_out(*flow_, "a test gives it up");
+  EXPECT_EQ(rails_[0]->polls, polls);
+  EXPECT_FALSE(flow_->failed.load());
+  pass(10);
+  EXPECT_FALSE(flow_->failed.load());
+  rails_[0]->fence_answer = true;
+  pass(2);
+  EXPECT_TRUE(flow_->failed.load());
+  EXPECT_EQ(flow_->posted, 0U) << "the rails have given back what they held";
+  EXPECT_EQ(engine_->outstanding(), 0U);
+}
+
+TEST_F(LossTest, APeerThatRefusesEveryLinkAgainAndAgainHasGivenUsUp) {
+  open(2);
+  put_small();
+  for (auto* rail : rails_) rail->lose(0);
+  for (fabric::RemoteId life = 1; life < 6 && !flow_->failed.load(); ++life) {
+    for (int i = 0; i < 300 && rails_[0]->connects.size() <= life; ++i) pass(1);
+    for (int i = 0; i < 300 && rails_[1]->connects.size() <= life; ++i) pass(1);
+    for (auto* rail : rails_) rail->lose(life, false, true);
+    pass(1);
+    EXPECT_EQ(flow_->failed.load(), life >= 3) << "one refusal may have crossed a fence";
+  }
+  EXPECT_EQ(flow_->error.status(), Status::peer_lost);
+}
+
+TEST_F(LossTest, ASilentPeerWhoseProcessLivesIsStalledNotLost) {
+  open(2);
+  put_four_chunks();
+  rails_[1]->liveness_answer = fabric::Liveness::alive;
+  pass(10'000);
+  EXPECT_FALSE(flow_->failed.load());
+  EXPECT_EQ(engine_->statistics().peers_lost, 0U);
+  EXPECT_EQ(engine_->statistics().links_lost, 0U) << "nothing is torn down and made anew";
+  EXPECT_EQ(engine_->statistics().peers_stalled, 1U) << "told once for each stall";
+  // It goes on.
+  rails_[0]->deliver(acknowledgement(4, 20));
+  pass(2);
+  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_FALSE(flow_->failed.load());
+}
+
+TEST_F(LossTest, AStalledPeerThatBecomesUnreachableIsLost) {
+  open(2);
+  put_four_chunks();
+  rails_[1]->liveness_answer = fabric::Liveness::alive;
+  pass(3000);
+  ASSERT_FALSE(flow_->failed.load());
+  rails_[1]->liveness_answer = fabric::Liveness::unknown;
+  pass(900);
+  EXPECT_FALSE(flow_->failed.load());
+  pass(300);
+  EXPECT_TRUE(flow_->failed.load());
+  EXPECT_EQ(engine_->statistics().peers_lost, 1U);
+}
+
+TEST_F(LossTest, APeerWhoseProcessIsGoneIsNotWaitedFor) {
+  open(2);
+  put_four_chunks();
+  rails_[0]->liveness_answer = fabric::Liveness::gone;
+  pass(200);
+  EXPECT_TRUE(flow_->failed.load()) << "long before RAILYARD_PEER_TIMEOUT_MS";
+}
+
+TEST_F(LossTest, ALinkThatThePeersThreadHasNotReadYetIsNotBlamed) {
+  open(2);
+  put_four_chunks();
+  pass(12);
+  const auto late = rails_[0]->notices(wire::RecordKind::ping);
+  ASSERT_FALSE(late.empty());
+  // The peer's thread has answered what rail 1 brought, and was stopped before it came to rail 0.
+  answer_pings(1, 1);
+  rails_[1]->sends.clear();
+  pass(15);
+  EXPECT_EQ(engine_->statistics().links_lost, 0U);
+  // It goes on: with the next answer over rail 1 comes the one for rail 0.
+  answer_pings(1, 1);
+  for (const auto& ping : late) rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposure, ping.offset}));
+  pass(15);
+  EXPECT_EQ(engine_->statistics().links_lost, 0U);
+}
+
+TEST_F(LossTest, ASuspectedLinkGetsNothingNewWhileAnotherIsTrusted) {
+  open(2);
+  put_four_chunks();
+  pass(12);
+  ASSERT_EQ(engine_->statistics().links_suspected, 1U);
+  const std::size_t suspect = flow_->route->links[0].health.suspect ? 0 : 1;
+  const std::size_t before = rails_[suspect]->writes.size();
+  std::uint64_t number = 0;
+  std::vector<std::byte> large(16U << 20U);
+  Bulk work = bulk(8);
+  work.local = large.data();
+  work.bytes = large.size();
+  ASSERT_TRUE(engine_->try_write(*flow_, work, nullptr, number));
+  pass(2);
+  EXPECT_EQ(rails_[suspect]->writes.size(), before) << "rather wait for the other than for a fence";
+  EXPECT_GT(rails_[1 - suspect]->writes.size(), 2U);
+}
+
+TEST_F(LossTest, AGoodbyeThatOvertakesTheLastFrameIsHeardWhenThatHasCome) {
+  open(2);
+  rails_[0]->deliver(notice({wire::RecordKind::leave, 0, 0, 0, 0}, {}, 1));
+  pass(1);
+  EXPECT_FALSE(flow_->failed.load()) << "unit 0 is still on its way";
+  rails_[1]->deliver(frame(0, 5));
+  pass(2);
+  EXPECT_EQ(signals_[0], 5U);
+  EXPECT_TRUE(flow_->failed.load());
+  EXPECT_EQ(engine_->statistics().peers_lost, 0U);
+  EXPECT_EQ(engine_->last_lost(), -1);
+  std::size_t answers = 0;
+  for (const auto* rail : rails_) answers += rail->notices(wire::RecordKind::leave).size();
+  EXPECT_EQ(answers, 1U) << "the peer waits until it was heard";
+}
+
+TEST_F(LossTest, WhoeverSaidGoodbyeAndIsGoneIsNotLost) {
+  open(2);
+  rails_[0]->deliver(notice({wire::RecordKind::leave, 0, 0, 0, 0}, {}, 1));
+  pass(1);
+  kill_peer();
+  EXPECT_TRUE(flow_->failed.load());
+  EXPECT_NE(flow_->error.message().find("closed its world"), std::string::npos) << flow_->error.message();
+  EXPECT_EQ(engine_->statistics().peers_lost, 0U);
+}
+
+TEST_F(LossTest, AFirstConnectionIsNotGivenUpBeforeThePeerIsReady) {
+  EngineTest::open(2);
+  for (auto* rail : rails_) rail->answer = fabric::Post::busy;
+  std::uint64_t number = 0;
+  ASSERT_TRUE(engine_->try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
+  pass(2000);
+  EXPECT_EQ(engine_->statistics().links_lost, 0U) << "its machine keeps the connections for it";
+}
+
+}  // namespace
+}  // namespace railyard::transport
