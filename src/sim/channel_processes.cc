@@ -115,8 +115,19 @@ void ChannelProcesses::let_others_go_on(std::size_t process) {
 }
 
 std::int64_t ChannelProcesses::ProcessClock::now() const {
-  if (processes_.waits_ == process_) processes_.let_others_go_on(process_);
-  return processes_.fabric.now();
+  if (processes_.waits_ == process_) {
+    processes_.let_others_go_on(process_);
+  } else if (processes_.waits_ == kNobody && processes_.fabric.now() == last_) {
+    // Nobody looks so often who does not wait: memory that is given back at the end of a run may wait, too.
+    if (++looks_ >= kLooksOfAWait) {
+      looks_ = 0;
+      processes_.let_others_go_on(process_);
+      processes_.waits_ = kNobody;
+    }
+  }
+  if (processes_.fabric.now() != last_) looks_ = 0;
+  last_ = processes_.fabric.now();
+  return last_;
 }
 
 bool ChannelProcesses::empty() {

@@ -70,8 +70,11 @@ class ChannelProcesses {
     void idle() override {}
 
    private:
+    static constexpr std::uint32_t kLooksOfAWait = 2'000;
     ChannelProcesses& processes_;
     std::size_t process_;
+    mutable std::int64_t last_ = -1;
+    mutable std::uint32_t looks_ = 0;  ///< at the same time
   };
 
   explicit ChannelProcesses(const fabric::sim::FabricOptions& options) : fabric(options) {}

@@ -6,6 +6,8 @@
 #include <array>
 #include <initializer_list>
 
+#include "base/log.hpp"
+
 namespace railyard::sim {
 
 namespace {
@@ -152,13 +154,19 @@ Plan make_plan(std::uint64_t seed, const ScenarioOptions& options) {
   if (options.operations != 0) plan.behaviour.operations = options.operations;
   plan.fabric.seed = random.next();
   plan.fabric.fence_works = options.fence;
+  const auto add = [&](const fabric::sim::FaultKind& kind) {
+    kind.apply(plan.fabric, random);
+    plan.kinds += fmt::format("{}{}", plan.kinds.empty() ? "" : ",", kind.name);
+  };
   if (options.any_faults) {
     for (const auto& kind : fabric::sim::fault_kinds()) {
-      if (random.chance(kind.share)) kind.apply(plan.fabric, random);
+      if (random.chance(kind.share)) add(kind);
     }
   } else {
-    for (const auto* kind : options.faults) kind->apply(plan.fabric, random);
+    for (const auto* kind : options.faults) add(*kind);
   }
+  log_debug("seed {}: {} ranks, {} rails, faults: {}", seed, plan.ranks, plan.fabric.rails.size(),
+            plan.kinds.empty() ? "none" : plan.kinds);
   return plan;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/random.hpp"
@@ -51,6 +52,7 @@ struct Plan {
   fabric::sim::FabricOptions fabric;
   Settings settings;
   Behaviour behaviour;
+  std::string kinds;  ///< of fault, for people
 };
 
 /// The kinds of operation a program mixes.

@@ -131,9 +131,9 @@ struct Flow {
   std::uint64_t bytes_in_flight = 0;
   std::uint32_t lone_messages = 0;   ///< small ones that left or arrived since the last piece did
   bool closing = false;              ///< its user is gone; waits for what the rails still hold
+  bool parting = false;              ///< its user's last word is said: the peer may have dropped its end
   bool leaving = false;              ///< the peer has said goodbye
   std::uint32_t leave_sequence = 0;  ///< all that it sent before it did
-  bool parting = false;             ///< its user's last word is said: the peer may have dropped its end
 
   // Membership in the engine's lists.
   bool in_active = false;

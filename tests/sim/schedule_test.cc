@@ -9,6 +9,7 @@
 #include "base/log.hpp"
 #include "sanitized.hpp"
 #include "sim/campaign.hpp"
+#include "sim/channel_schedule.hpp"
 #include "sim/goodput.hpp"
 #include "sim/memory_use.hpp"
 
@@ -41,6 +42,29 @@ TEST(SimSchedule, TheSameSeedReplaysExactly) {
     EXPECT_EQ(first->operations, second->operations);
     EXPECT_EQ(first->virtual_time, second->virtual_time);
   }
+}
+
+TEST(SimSchedule, TheSameSeedOfChannelsReplaysExactly) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    const auto first = run_channel_schedule(seed, {});
+    const auto second = run_channel_schedule(seed, {});
+    ASSERT_TRUE(first.ok() && second.ok());
+    EXPECT_EQ(first->digest, second->digest) << seed;
+    EXPECT_EQ(first->operations, second->operations);
+  }
+}
+
+TEST(SimSchedule, BothProgramsAreDrawn) {
+  ScenarioOptions options;
+  options.any_faults = false;
+  const auto drawn = run_schedules(1, 30, options);
+  options.programs = Programs::windows;
+  const auto windows = run_schedules(1, 30, options);
+  options.programs = Programs::channels;
+  const auto channels = run_schedules(1, 30, options);
+  ASSERT_TRUE(drawn.ok() && windows.ok() && channels.ok());
+  EXPECT_NE(drawn->operations, windows->operations);
+  EXPECT_NE(drawn->operations, channels->operations);
 }
 
 TEST(SimSchedule, DifferentSeedsDiffer) {

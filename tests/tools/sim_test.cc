@@ -47,6 +47,7 @@ TEST(SimCommand, BadInputIsAUsageErrorThatSaysWhatToDo) {
   const Outcome ranks = railyard_command({"sim", "--ranks", "many"});
   EXPECT_EQ(ranks.exit_code, 2);
   EXPECT_THAT(ranks.errors, HasSubstr("'many'"));
+  EXPECT_EQ(railyard_command({"sim", "--programs", "sockets"}).exit_code, 2);
   EXPECT_EQ(railyard_command({"sim", "--ranks", "2,3"}).exit_code, 2);
   EXPECT_EQ(railyard_command({"sim", "--rails", "1000"}).exit_code, 2);
   EXPECT_EQ(railyard_command({"sim", "--schedules", "0"}).exit_code, 2);
