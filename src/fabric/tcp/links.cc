@@ -244,7 +244,7 @@ void TcpRail::lose(Link& link, int error, bool refused) {
   if (link.state == Link::State::lost || link.state == Link::State::free) return;
   link.state = Link::State::lost;
   link.refused = refused;
-  pending_.push_lost(link.remote, error, refused);
+  pending_.push_lost(link.remote, error, refused, error == EACCES);  // the peer refuses this epoch
 }
 
 void TcpRail::return_contexts(Link& link) {
