@@ -34,7 +34,8 @@ ChannelPair::ChannelPair(ChannelProcesses& processes, ChannelEnds ends, std::siz
 bool ChannelPair::act(Random& random) {
   const std::size_t end = random.below(2);
   if (random.chance(0.5)) return may_send(end, 0) && send(end, random, std::nullopt);
-  return may_receive(end, 0) && receive(end, random, std::nullopt);
+  // From an end that has closed, only what is known to have been sent is asked for: see `wind_up`.
+  return !closed(1 - end) && may_receive(end, 0) && receive(end, random, std::nullopt);
 }
 
 bool ChannelPair::wind_up(Random& random) {
