@@ -38,7 +38,10 @@ Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byt
 void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint32_t id) {
   const transport::BatonHold hold(engine_.baton());
   --registrations_;
-  if (receiver_.regions().drop(id)) receiver_.withdraw(id);
+  if (receiver_.regions().drop(id)) {
+    region->settle();  // no receive waits for a message into it: all that the peer was allowed has happened
+    receiver_.withdraw(id);
+  }
   region.reset();
   if (flow_ == nullptr) return;  // the context may have let go of this channel
   context_->touch(*this);
