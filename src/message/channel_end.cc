@@ -82,12 +82,15 @@ void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint3
     const bool free = unused();
     if (!free) end_here(Error(Status::invalid, "memory was deregistered with messages under way: the channel is over"));
     receiver_.drop_region(id);
-    if (free) region.reset();
+    if (free) {
+      region->settle();  // no receive waits for a message into it: all that the peer was allowed has happened
+      region->revoke();  // now, not when the peer has been told: the record that says so holds a reference
+    }
     if (flow_ != nullptr) {  // else the context may have let go of this channel
       context_->touch(*this);
       advance();
     }
-    if (free) return;
+    if (free) return region.reset();
   }
   have_memory_back(unused);
   const transport::BatonHold hold(engine_.baton());

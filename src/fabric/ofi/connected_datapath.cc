@@ -165,7 +165,6 @@ bool ConnectedRail::read_failure(QueueName name, Event& event) {
   event = {};
   event.context = static_cast<PostContext*>(entry.op_context);
   event.error = entry.err;
-  event.blame = blame_for(entry.err);
   const RemoteId remote = event.context->link;
   if (remote == kReceive) {
     --receives_;

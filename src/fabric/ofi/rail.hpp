@@ -125,18 +125,6 @@ constexpr Event::Kind own_kind(std::uint64_t flags) {
   return (flags & FI_WRITE) != 0 ? Event::Kind::written : Event::Kind::read;
 }
 
-/// What is at fault when an operation failed so: of the provider's codes these belong to its memory.
-constexpr Blame blame_for(int error) {
-  switch (error) {
-    case FI_EFAULT:
-    case FI_EACCES:
-    case FI_EKEYREJECTED:
-      return Blame::operation;
-    default:
-      return Blame::link;
-  }
-}
-
 /// Whether a completion is of an operation of this side. Some providers repeat the immediate in the completion of the
 /// write that carried it.
 constexpr bool is_own(std::uint64_t flags) {
