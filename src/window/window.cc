@@ -59,7 +59,7 @@ Result<void> Window::close(Deadline deadline) {
     const auto wait = Deadline::in(std::chrono::nanoseconds(state_->nanoseconds(deadline)));
     if (auto met = world.with_progress([&] { return world.bootstrap->barrier(wait); }); !met) return met;
   }
-  state_->shut();
+  state_->shut(world.bootstrap != nullptr);
   return {};
 }
 

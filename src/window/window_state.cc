@@ -110,7 +110,7 @@ HeapLayout::HeapLayout(std::uint64_t data, std::uint64_t signals, std::uint64_t 
   bytes = barrier_at + barrier_words * sizeof(std::uint64_t);
 }
 
-void WindowState::shut() {
+void WindowState::shut(bool together) {
   const transport::BatonHold hold(engine_.baton());
   if (exposure_id_ != 0) engine_.conceal(exposure_id_);
   if (barrier_exposure_id_ != 0) engine_.conceal(barrier_exposure_id_);
@@ -124,6 +124,7 @@ void WindowState::shut() {
   // Peers may not have noticed yet, or be lost to us and alive: whatever they go on sending lands nowhere.
   if (region_ != nullptr) {
     engine_.cache().forget(region_->memory());
+    if (together) region_->settle();
     engine_.revoke(*region_);
   }
   region_.reset();

@@ -83,8 +83,8 @@ class WindowState {
   std::vector<std::byte> contribution() const;
   Result<void> finish(std::span<const std::vector<std::byte>> all);
 
-  /// Takes the window down; every later call is an error that says so.
-  void shut();
+  /// Takes the window down; every later call is an error that says so. `together`: all ranks are done with it.
+  void shut(bool together = false);
 
   WorldState& world() { return world_; }
   transport::Engine& engine() { return engine_; }

@@ -235,6 +235,8 @@ Liveness SimFabric::liveness(std::uint32_t port_index, RemoteId remote) const {
   const Port& port = ports_[port_index];
   const std::uint32_t index = remote < port.remotes.size() ? port.remotes[remote] : kNone;
   if (index == kNone || !port.open || !options(port_index).knows_liveness) return Liveness::unknown;
+  // As a kernel that gets no acknowledgement for what it sends.
+  if (links_[index].spoilt) return Liveness::unknown;
   const Port& there = ports_[links_[index].to];
   const Carry way = std::max({port.state.out, port.state.in, there.state.out, there.state.in});
   if (way > Carry::late || there.silent) return Liveness::unknown;
