@@ -59,8 +59,8 @@ void ChannelState::have_memory_back(Done&& done) {
 void ChannelState::take_memory_back() {
   std::vector<std::shared_ptr<memory::Region>> regions;
   receiver_.collect(regions);
-  sender_.collect(regions);
   receiver_.settle(false);
+  if (flow_ != nullptr) engine_.revoke(*flow_);
   sender_.give_up();
   std::ranges::sort(regions);
   const auto again = std::ranges::unique(regions);
@@ -84,7 +84,9 @@ void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint3
     receiver_.drop_region(id);
     if (free) {
       region->settle();  // no receive waits for a message into it: all that the peer was allowed has happened
-      region->revoke();  // now, not when the peer has been told: the record that says so holds a reference
+      // Now, not when the peer has been told: the record that says so holds a reference. A third one is an operation's
+      // that was acknowledged and that its rail has yet to let go of.
+      if (region.use_count() <= 2) region->revoke();
     }
     if (flow_ != nullptr) {  // else the context may have let go of this channel
       context_->touch(*this);

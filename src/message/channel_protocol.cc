@@ -8,6 +8,13 @@ namespace railyard {
 
 using message::Kind;
 
+namespace {
+
+/// How long a peer that refused a message may take to say its last word.
+constexpr std::int64_t kMostRefused = 1'000'000'000;
+
+}  // namespace
+
 bool ChannelState::advance() {
   take_calls();
   if (flow_ == nullptr) return true;
@@ -20,6 +27,11 @@ bool ChannelState::advance() {
   if (!tell_overflow()) return false;
   if (ended() || peer_left_) return tend_closing();
   if (failed_.load(std::memory_order_relaxed)) return true;
+  if (receiver_.broken) {
+    end_here(Error(Status::peer_lost, fmt::format("{} gave up a message that was under way", flow_->route->who)));
+    return tend_closing();
+  }
+  if (refused_.load(std::memory_order_relaxed) && tend_refusal()) return tend_closing();
   // Grants leave in one frame with the messages behind them, where there are any.
   transport::Engine::cork(*flow_);
   const bool granted = receiver_.advance(*flow_);
@@ -33,8 +45,7 @@ bool ChannelState::advance() {
 /// Takes the requests that the user has posted.
 void ChannelState::take_calls() {
   while (const auto request = calls_.pop()) {
-    const bool cut = cut_off_.load(std::memory_order_relaxed);
-    const bool hopeless = failed_.load(std::memory_order_relaxed) || ((*request)->sends && cut);
+    const bool hopeless = failed_.load(std::memory_order_relaxed) || ((*request)->sends && sends_end());
     if (hopeless || !prepare(**request)) {
       (*request)->forget_memory();
       (*request)->fail();
@@ -43,7 +54,7 @@ void ChannelState::take_calls() {
     } else {
       receiver_.post(*request);
       if (receiver_.overflow) overflowed(*receiver_.overflow);
-      if (cut) receiver_.settle(true);
+      if (cut_off_.load(std::memory_order_relaxed)) receiver_.settle(true);
     }
   }
 }
@@ -93,7 +104,7 @@ bool ChannelState::dispatch(const transport::wire::RecordHeader& header, std::sp
       return receiver_.on_eager(header, body);
     case Kind::done: {
       const auto done = message::read<message::Done>(body);
-      return done && receiver_.on_done(*done);
+      return done && receiver_.on_done(header, *done);
     }
     case Kind::region:
       return sender_.on_region(header, body, peer_rails_);
@@ -122,12 +133,28 @@ void ChannelState::on_completed() {
   context_->touch(*this);
 }
 
-/// What was sent has not reached the peer and never will; the peer must not wait for it.
+/// What was sent has not reached the peer and never will. A peer that takes its memory back is about to say its last
+/// word: what it sent before that is still received.
 void ChannelState::on_refused(std::uint64_t number) {
   sender_.on_refused(number);
+  if (refused_.load(std::memory_order_relaxed)) return;
   const auto failure = flow_->failure_of(number);
-  end_here(Error(Status::peer_lost, fmt::format("{} does not take a message: {}", flow_->route->who,
-                                                failure ? failure->message() : "it has given up the channel")));
+  refusal_ = Error(Status::peer_lost, fmt::format("{} does not take a message: {}", flow_->route->who,
+                                                  failure ? failure->message() : "it has given up the channel"));
+  refused_at_ = engine_.clock().now();
+  refused_.store(true, std::memory_order_release);
+  sender_.forget_waiting();
+  context_->linger(*this);
+}
+
+/// A peer that goes on must not wait for a message that never comes. True: this end has given the channel up.
+bool ChannelState::tend_refusal() {
+  if (engine_.clock().now() - refused_at_ < kMostRefused) {
+    context_->linger(*this);
+    return false;
+  }
+  end_here(refusal_.copy());
+  return true;
 }
 
 void ChannelState::ask_after_peer() {

@@ -65,7 +65,7 @@ void ChannelState::post(Request* request) {
 }
 
 Result<Request*> ChannelState::send(std::span<const std::byte> message, int tag, const Memory* registered) {
-  if (failed_.load(std::memory_order_acquire) || cut_off_.load(std::memory_order_acquire)) return failure();
+  if (failed_.load(std::memory_order_acquire) || sends_end()) return failure();
   Request* const request = free_request(true);
   if (request == nullptr) {
     context_->try_pass();
@@ -115,8 +115,8 @@ Result<bool> ChannelState::test(Request* request, std::span<std::uint64_t> sizes
   if (!request->finished()) {
     context_->try_pass();
     if (!request->finished()) {
-      const bool lost = failed_.load(std::memory_order_acquire) || request->has_failed() ||
-                        (request->sends && cut_off_.load(std::memory_order_acquire));
+      const bool lost =
+          failed_.load(std::memory_order_acquire) || request->has_failed() || (request->sends && sends_end());
       if (!lost) return false;
       // It may have been done just before the channel failed.
       if (!request->finished()) return failure();

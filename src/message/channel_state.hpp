@@ -70,7 +70,13 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   Request* free_request(bool sends);
   void hand_over(Request* request);
   void post(Request* request);
-  Error failure() const { return (failed_.load(std::memory_order_acquire) ? error_ : cut_error_).copy(); }
+  Error failure() const {
+    if (failed_.load(std::memory_order_acquire)) return error_.copy();
+    return (cut_off_.load(std::memory_order_acquire) ? cut_error_ : refusal_).copy();
+  }
+  bool sends_end() const {
+    return cut_off_.load(std::memory_order_acquire) || refused_.load(std::memory_order_acquire);
+  }
 
   // channel_protocol.cc
   void take_calls();
@@ -79,6 +85,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   void fail(Error error);
   void overflowed(const message::Overflow& overflow);
   bool tell_overflow();
+  bool tend_refusal();
 
   // channel_end.cc
   bool ended() const { return over_here_ || closed_by_user_.load(std::memory_order_relaxed); }
@@ -111,6 +118,9 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   /// The peer has closed its end or is lost: nothing can be sent; what has arrived can be received.
   std::atomic<bool> cut_off_{false};
   Error cut_error_;
+  std::atomic<bool> refused_{false};  ///< the peer takes no more messages; what it sent may still be on its way
+  Error refusal_;
+  std::int64_t refused_at_ = 0;
   std::optional<message::Overflow> overflow_;
   bool overflow_told_ = false;
 

@@ -103,11 +103,19 @@ void Receiver::drop_region(std::uint32_t region) {
 
 // ---- Arrivals ----
 
+/// Messages arrive in the order in which they were begun.
+bool Receiver::is_next(const transport::wire::RecordHeader& header) {
+  broken |= header.offset != next_message_;
+  next_message_ = header.offset + 1;
+  return !broken;
+}
+
 bool Receiver::on_eager(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
   if (body.size() < sizeof(EagerHead)) return false;
   const EagerHead head = *read<EagerHead>(body.first(sizeof(EagerHead)));
   const auto piece = body.subspan(sizeof(EagerHead));
   const bool further = (head.flags & EagerHead::kFurther) != 0;
+  if (!further && !is_next(header)) return true;
   if (further != stream_.on) return false;
   if (!further && !begin(static_cast<int>(header.exposure), head)) return overflow.has_value();
   if (piece.size() > stream_.bytes - stream_.arrived) return false;
@@ -153,7 +161,8 @@ void Receiver::end_stream() {
   if (stream_.request != nullptr) fill(*stream_.request, stream_.slot, stream_.bytes);
 }
 
-bool Receiver::on_done(const Done& done) {
+bool Receiver::on_done(const transport::wire::RecordHeader& header, const Done& done) {
+  if (!is_next(header)) return true;
   Request* const request = group(done.group);
   if (request == nullptr || done.slot >= request->count || request->places[done.slot].taken) return false;
   if (done.bytes > request->places[done.slot].memory.size()) return false;

@@ -25,7 +25,7 @@ class Receiver {
 
   // Arrivals: false for what no honest peer says.
   bool on_eager(const transport::wire::RecordHeader& header, std::span<const std::byte> body);
-  bool on_done(const Done& done);
+  bool on_done(const transport::wire::RecordHeader& header, const Done& done);
 
   /// No message may come into a receive of ours any more.
   bool idle() const { return open_ == 0; }
@@ -41,11 +41,14 @@ class Receiver {
   void drop_region(std::uint32_t region);
 
   std::optional<Overflow> overflow;
+  /// The peer gave a message up that it had begun: what came after it must not take its place.
+  bool broken = false;
   std::uint64_t messages = 0;
   std::uint64_t bytes = 0;
   std::uint64_t unexpected = 0;
 
  private:
+  bool is_next(const transport::wire::RecordHeader& header);
   /// A message that came ahead of its receive.
   struct Unexpected {
     int tag = 0;
@@ -88,6 +91,7 @@ class Receiver {
   std::deque<Unexpected> waiting_;
   std::uint64_t waiting_bytes_ = 0;
   Stream stream_;
+  std::uint64_t next_message_ = 0;  ///< the peer counts what it begins
   std::deque<std::uint32_t> withdrawn_;
 };
 

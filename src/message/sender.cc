@@ -239,10 +239,4 @@ bool Sender::uses(const memory::Region& region) const {
   return std::ranges::any_of(waiting_, lies_in) || std::ranges::any_of(in_flight_, lies_in);
 }
 
-void Sender::collect(std::vector<std::shared_ptr<memory::Region>>& regions) const {
-  for (const Request* request : in_flight_) {
-    if (request->region != nullptr) regions.push_back(request->region);
-  }
-}
-
 }  // namespace railyard::message

@@ -50,7 +50,6 @@ class Sender {
   void give_up();
   /// Whether a message in that region waits or is under way.
   bool uses(const memory::Region& region) const;
-  void collect(std::vector<std::shared_ptr<memory::Region>>& regions) const;
   /// Messages whose sends are done may not have reached the peer.
   bool owes(const transport::Flow& flow) const { return flow.completed.load(std::memory_order_relaxed) < last_eager_; }
 

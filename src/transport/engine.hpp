@@ -141,6 +141,8 @@ class Engine {
   /// lost. Polls the rails: not from an Inbox or another handler. Frames of peers are kept out by `conceal`, first;
   /// what the region cache keeps of the memory is the caller's to have forgotten.
   void revoke(memory::Region& region);
+  /// The same for the sources of one flow's operations: its own alone, whoever else uses the same pages.
+  void revoke(const Flow& flow);
   /// Operations under way advance no counter in this memory any more.
   void forget_counters(std::span<const std::uint64_t> counters) {
     operations_.for_each([counters](Operation& operation) {
@@ -514,7 +516,8 @@ class Engine {
   std::uint32_t session(const Identity& from, const Identity& to) const;
 
   // revoke.cc
-  void take_back_units(const memory::Region& region);
+  void take_back(const std::function<bool(const Operation&)>& chosen);
+  void take_back_units(const std::function<bool(const Operation&)>& chosen);
 
   // complete.cc
   void finish_unit(Unit* unit);

@@ -28,28 +28,35 @@ bool uses(const Operation& operation, const memory::Region& region) {
 
 void Engine::revoke(memory::Region& region) {
   if (region.revoked()) return;
-  now_ = clock_->now();
-  operations_.for_each([&](Operation& operation) {
-    if (operation.flow == nullptr || !uses(operation, region)) return;
-    operation.withdrawn = true;
-    // What is not whole still waits to be sent. What is may have arrived: only a piece that must go out again fails it.
-    if (!operation.whole) fail_operation(operation, FailureCause::deregistered, operation.flow->next_sequence);
-  });
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
     Slots::Content& content = slots_.content(slot);
     if (overlap(static_cast<const std::byte*>(content.before), content.width, region.memory()))
       content.withdrawn = true;
   }
-  take_back_units(region);
+  take_back([&](const Operation& operation) { return uses(operation, region); });
   region.revoke();
 }
 
+void Engine::revoke(const Flow& flow) {
+  take_back([&](const Operation& operation) { return operation.flow == &flow && operation.local != nullptr; });
+}
+
+void Engine::take_back(const std::function<bool(const Operation&)>& chosen) {
+  now_ = clock_->now();
+  operations_.for_each([&](Operation& operation) {
+    if (operation.flow == nullptr || !chosen(operation)) return;
+    operation.withdrawn = true;
+    // What is not whole still waits to be sent. What is may have arrived: only a piece that must go out again fails it.
+    if (!operation.whole) fail_operation(operation, FailureCause::deregistered, operation.flow->next_sequence);
+  });
+  take_back_units(chosen);
+}
+
 /// A rail lets go of a piece when its link ends: that is the only way that every driver has.
-void Engine::take_back_units(const memory::Region& region) {
+void Engine::take_back_units(const std::function<bool(const Operation&)>& chosen) {
   std::vector<const Unit*> waiting;
   units_.for_each([&](const Unit& unit) {
-    if (unit.operation != nullptr && unit.posted && !unit.voided && uses(*unit.operation, region))
-      waiting.push_back(&unit);
+    if (unit.operation != nullptr && unit.posted && !unit.voided && chosen(*unit.operation)) waiting.push_back(&unit);
   });
   for (const Unit* unit : waiting) {
     Route& route = *unit->operation->flow->route;

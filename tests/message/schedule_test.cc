@@ -1,15 +1,15 @@
-// Channels on a simulated network from a seed: rails die, packets are late, processes end, and every message arrives
-// once, in order, whole. More seeds: RAILYARD_CHANNEL_SEEDS=first-count.
+// Channels on simulated rails: programs of messages, faults and ends, each from one seed, against a model of what every
+// receive must hold (src/sim/channel_schedule.hpp). `railyard sim --programs channels --schedules 1 --seed S` replays
+// one.
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <cstdlib>
+#include <string>
 
 #include "base/log.hpp"
-#include "channel_schedule.hpp"
 #include "sanitized.hpp"
+#include "sim/campaign.hpp"
 
-namespace railyard::message {
+namespace railyard {
 namespace {
 
 #ifdef RAILYARD_SANITIZED
@@ -17,100 +17,59 @@ constexpr std::uint64_t kSeeds = 40;
 #else
 constexpr std::uint64_t kSeeds = 160;
 #endif
-
 /// What a simulated network does to the library is no news.
-const bool kQuiet = (set_log_level(LogLevel::error), true);
-
-struct Totals {
-  std::uint64_t messages = 0;
-  std::uint64_t channels = 0;
-  std::uint64_t links_lost = 0;
-  std::uint64_t replayed = 0;
-  std::uint64_t fenced = 0;
-  std::uint64_t aborts = 0;
-  std::uint64_t deaths = 0;
-};
-
-Totals run_all(std::uint64_t first, std::uint64_t count, const sim::ScenarioOptions& options = {}) {
-  Totals totals;
-  int failures = 0;
-  for (std::uint64_t seed = first; seed < first + count && failures < 5; ++seed) {
-    const ScheduleOutcome outcome = run_channels(seed, options);
-    totals.messages += outcome.messages;
-    totals.channels += outcome.channels;
-    totals.links_lost += outcome.links_lost;
-    totals.replayed += outcome.replayed;
-    totals.fenced += outcome.fenced;
-    totals.aborts += outcome.aborts;
-    totals.deaths += outcome.death ? 1 : 0;
-    if (outcome.findings.empty()) continue;
-    ++failures;
-    std::string text;
-    for (const std::string& finding : outcome.findings) text += "\n  " + finding;
-    ADD_FAILURE() << "RAILYARD_CHANNEL_SEEDS=" << seed << "-1:" << text;
-  }
-  return totals;
-}
+const bool kQuietSchedules = (set_log_level(LogLevel::error), true);
 
 sim::ScenarioOptions with_faults(const char* names) {
   sim::ScenarioOptions options;
+  options.programs = sim::Programs::channels;
   options.any_faults = false;
   options.faults = fabric::sim::parse_faults(names).value();
   return options;
 }
 
+sim::Totals run_all(std::uint64_t first, std::uint64_t count, const sim::ScenarioOptions& options) {
+  auto totals = sim::run_schedules(first, count, options);
+  if (!totals) {
+    ADD_FAILURE() << totals.error().text();
+    return {};
+  }
+  std::string found;
+  for (const std::string& note : totals->first_notes) found += "\n  " + note;
+  EXPECT_TRUE(totals->clean()) << "railyard sim --programs channels --schedules 1 --seed "
+                               << totals->first_failing_seed.value_or(0) << found;
+  return std::move(*totals);
+}
+
 TEST(ChannelSchedule, NothingGoesWrongWhereNothingFails) {
-  const Totals totals = run_all(1, kSeeds / 8, with_faults("none"));
-  EXPECT_GT(totals.messages, kSeeds);
+  EXPECT_GT(run_all(1, kSeeds / 8, with_faults("none")).operations, kSeeds);
 }
 
 TEST(ChannelSchedule, EveryMessageArrivesOnceAndWholeWhateverFails) {
-  std::uint64_t first = 1;
-  std::uint64_t count = kSeeds;
-  if (const char* given = std::getenv("RAILYARD_CHANNEL_SEEDS")) {
-    ASSERT_EQ(std::sscanf(given, "%lu-%lu", &first, &count), 2) << "RAILYARD_CHANNEL_SEEDS=first-count";
-  }
-  const Totals totals = run_all(first, count);
-  if (count < kSeeds) return;
+  sim::ScenarioOptions options;
+  options.programs = sim::Programs::channels;
+  const auto totals = run_all(1, kSeeds, options);
   // If the network had been peaceful, all this would have shown nothing.
-  EXPECT_GT(totals.messages, 25 * kSeeds);
+  EXPECT_GT(totals.operations, 20 * kSeeds);
   EXPECT_GT(totals.links_lost, kSeeds / 4);
   EXPECT_GT(totals.replayed, kSeeds / 10);
-  EXPECT_GT(totals.aborts, kSeeds / 4);
-  EXPECT_GT(totals.deaths, kSeeds / 40);
 }
 
 TEST(ChannelSchedule, RailsThatDieUnderSharedChannelsCostNothing) {
   auto options = with_faults("kill,flap,black-hole");
   options.rails = 3;
-  const Totals totals = run_all(10'001, kSeeds / 10, options);
-  EXPECT_GT(totals.replayed, 0U);
+  EXPECT_GT(run_all(10'001, kSeeds / 8, options).replayed, 0U);
 }
 
 TEST(ChannelSchedule, PacketsThatLandLateDoNoHarm) {
-  auto options = with_faults("late-packets,reorder,delay");
-  const Totals totals = run_all(20'001, kSeeds / 8, options);
-  EXPECT_GT(totals.messages, kSeeds);
+  EXPECT_GT(run_all(20'001, kSeeds / 8, with_faults("late-packets,reorder,delay")).operations, kSeeds);
 }
 
 TEST(ChannelSchedule, APeerThatDiesIsToldOfAndNobodyElseIsHarmed) {
   auto options = with_faults("peer-death,kill");
   options.ranks = 3;
-  const Totals totals = run_all(30'001, kSeeds / 8, options);
-  EXPECT_GT(totals.deaths, kSeeds / 40);
-}
-
-// 1918: an end that had closed waited for the farewell of a peer that died in silence. 1976: a process died within its
-// own close. 2823: a slow rail was given up as stuck in every one of its lives.
-TEST(ChannelSchedule, SeedsThatFailedOnceDoSoNoMore) {
-  for (const std::uint64_t seed : {1918U, 1976U, 2823U}) run_all(seed, 1);
-}
-
-TEST(ChannelSchedule, TheSameSeedReplaysExactly) {
-  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-    EXPECT_EQ(run_channels(seed).digest, run_channels(seed).digest) << seed;
-  }
+  run_all(30'001, kSeeds / 8, options);
 }
 
 }  // namespace
-}  // namespace railyard::message
+}  // namespace railyard
