@@ -125,7 +125,8 @@ void Engine::tell_loss(Route& route) {
                             route.who, loss.why, collateral ? " (another channel on the same links)" : "",
                             flow->outstanding.load(std::memory_order_relaxed), flow->acknowledged, flow->next_sequence),
                 {.peer = route.peer, .operation = "failover", .sequence = flow->acknowledged});
-    log_warn("{}", error.message());
+    // Whoever had said its last word waits for nothing: a peer that has gone since has left in good order.
+    flow->parting ? log_info("{}", error.message()) : log_warn("{}", error.message());
     fail_flow(*flow, std::move(error));
   }
   last_lost_.store(route.peer, std::memory_order_release);

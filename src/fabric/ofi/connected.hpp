@@ -18,8 +18,8 @@
 
 #include <map>
 
-#include "fabric/ofi/address.hpp"
 #include "fabric/in_flight.hpp"
+#include "fabric/ofi/address.hpp"
 #include "fabric/ofi/rail.hpp"
 #include "fabric/ofi/request.hpp"
 #include "fabric/ofi/socket_of.hpp"

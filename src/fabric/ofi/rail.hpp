@@ -18,11 +18,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fabric/link_watch.hpp"
 #include "fabric/ofi/fid.hpp"
 #include "fabric/ofi/info.hpp"
 #include "fabric/ofi/keys.hpp"
 #include "fabric/ofi/landing.hpp"
-#include "fabric/link_watch.hpp"
 #include "fabric/pending.hpp"
 #include "fabric/rail.hpp"
 
