@@ -63,8 +63,7 @@ void ChannelState::take_memory_back() {
   if (flow_ != nullptr) engine_.revoke(*flow_);
   sender_.give_up();
   std::ranges::sort(regions);
-  const auto again = std::ranges::unique(regions);
-  regions.erase(again.begin(), again.end());
+  regions.erase(std::unique(regions.begin(), regions.end()), regions.end());
   for (const auto& region : regions) {
     engine_.cache().forget(region->memory());
     engine_.revoke(*region);

@@ -13,7 +13,7 @@ constexpr std::int64_t kLook = 1'000'000;           ///< nanoseconds between two
 constexpr std::int64_t kMostLook = 10'000'000;      ///< while one of them sleeps on the rails itself
 constexpr std::int64_t kLongestBlind = 20'000'000;  ///< between two polls of rails that wake nobody
 constexpr std::int64_t kSpin = 20'000;              ///< without news before it sleeps
-constexpr std::int64_t kHelp = 500'000;             ///< without news before it leaves the work to callers again
+constexpr std::int64_t kHelp = 5'000'000;           ///< without news before it leaves the work to callers again
 
 }  // namespace
 
