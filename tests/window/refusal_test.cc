@@ -77,7 +77,7 @@ class DeadKey : public ::testing::TestWithParam<int> {};
 TEST_P(DeadKey, APutOfAMegabyteFailsAlone) {
   const std::size_t bytes = std::size_t{1} << 20U;
   Settings settings = loopback_settings(static_cast<std::uint32_t>(GetParam()));
-  with_half_a_window(settings, bytes, [bytes](World& world, Window& gone, Window& stays) {
+  with_half_a_window(settings, bytes, [](World& world, Window& gone, Window& stays) {
     std::vector<std::byte> source(bytes, std::byte{3});
     const auto put = must(gone.put_signal_counter(1, 0, source.data(), bytes, {0, 1}, {0, 1}));
     const auto other = must(stays.put(1, 0, source.data(), bytes));
