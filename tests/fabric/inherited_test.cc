@@ -32,6 +32,11 @@ class Inherited : public TwoRails {
 };
 
 TEST_P(Inherited, NoSocketOfALinkThatStands) {
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+  GTEST_SKIP() << "the listener's descriptor is not looked for under the thread sanitizer";
+#endif
+#endif
   ASSERT_TRUE(delivers());
   PostContext context;
   ASSERT_EQ(insist([&] {
@@ -39,7 +44,8 @@ TEST_P(Inherited, NoSocketOfALinkThatStands) {
             }),
             Post::posted);
   ASSERT_TRUE(pump_until([&] { return told(a_, &context) == 1; }));
-  EXPECT_EQ(open_to_children(), 0u);
+  // A rail marks a connection when it is told that it stands, which may be after the first bytes.
+  EXPECT_TRUE(pump_until([&] { return open_to_children() == 0; })) << open_to_children();
 }
 
 const Bed kConnected{"tcp_connected", "tcp", "lo", "connected"};
