@@ -41,8 +41,9 @@ struct LinkName {
   std::uint64_t low = 0;
 
   constexpr LinkName() = default;
-  constexpr LinkName(std::uint64_t number)
-      : low(number) {}  // NOLINT(google-explicit-constructor): small ones, in tests
+  /// Small ones, in tests.
+  constexpr LinkName(std::uint64_t number)  // NOLINT(google-explicit-constructor)
+      : low(number) {}
   constexpr LinkName(std::uint64_t first, std::uint64_t second) : high(first), low(second) {}
   auto operator<=>(const LinkName&) const = default;  // NOLINT(modernize-use-nullptr): the compiler wrote it
 };

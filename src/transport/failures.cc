@@ -7,21 +7,32 @@
 namespace railyard::transport {
 
 const char* to_string(FailureCause cause) {
-  static constexpr const char* kTexts[] = {"nothing failed",
-                                           "the target no longer has this window",
-                                           "it is outside what the target exposes",
-                                           "the word is not aligned in the target's memory",
-                                           "the target knows no such operation",
-                                           "the target could not make sense of it",
-                                           "the target's memory key or the local memory is not valid",
-                                           "its memory was deregistered",
-                                           "a native atomic was lost with its rail, or that is down: whether it took "
-                                           "effect is not known (a window without native_atomics would have repeated "
-                                           "it)",
-                                           "the peer is lost",
-                                           "too many operations have failed since to tell"};
-  const auto index = static_cast<std::size_t>(cause);
-  return index < std::size(kTexts) ? kTexts[index] : "a cause of a newer version";
+  switch (cause) {
+    case FailureCause::none:
+      return "nothing failed";
+    case FailureCause::not_exposed:
+      return "the target no longer has this window";
+    case FailureCause::out_of_range:
+      return "it is outside what the target exposes";
+    case FailureCause::misaligned:
+      return "the word is not aligned in the target's memory";
+    case FailureCause::unknown_code:
+      return "the target knows no such operation";
+    case FailureCause::malformed:
+      return "the target could not make sense of it";
+    case FailureCause::bad_memory:
+      return "the target's memory key or the local memory is not valid";
+    case FailureCause::deregistered:
+      return "its memory was deregistered";
+    case FailureCause::rail_failed:
+      return "a native atomic was lost with its rail, or that is down: whether it took effect is not known (a window "
+             "without native_atomics would have repeated it)";
+    case FailureCause::peer_lost:
+      return "the peer is lost";
+    case FailureCause::too_old:
+      return "too many operations have failed since to tell";
+  }
+  return "a cause of a newer version";
 }
 
 Status status_of(FailureCause cause) {

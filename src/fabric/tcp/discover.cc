@@ -124,6 +124,7 @@ RailOffer offer_of(const Found& found) {
 
 Error no_offer(const Settings& settings, const std::vector<Found>& found) {
   std::vector<std::string> names;
+  names.reserve(found.size());
   for (const Found& one : found) names.push_back(one.interface.device + (one.up ? "" : " (down)"));
   if (settings.interfaces.empty())
     return Error(Status::not_found, fmt::format("no network interface here is up and has an address: there are {}. "

@@ -46,7 +46,7 @@ Result<RemoteId> TcpRail::connect(std::span<const std::byte> address, LinkTag ta
   link.tag = tag;
   // A rail that connects to itself has no two directions to share.
   if (peer->name == own_.name) link.tag.facing = {};
-  link.peer = std::move(*peer);
+  link.peer = *peer;
   link.connection = nullptr;
   link.refused = false;
   link.attempts = link.crossings = 0;

@@ -105,11 +105,13 @@ bool TcpRail::fill_from_queues(Connection& connection) {
     return true;
   }
   const bool writes = link != nullptr && !link->bulk.empty();
-  if (connection.served.empty() && !writes) return false;
-  if (!connection.served.empty() && (connection.serves_next || !writes))
+  const bool serves = !connection.served.empty();
+  if (writes && !(serves && connection.serves_next))
+    add_write(connection, *link);
+  else if (serves)
     add_read_data(connection);
   else
-    add_write(connection, *link);
+    return false;
   connection.serves_next = !connection.serves_next;
   return true;
 }
