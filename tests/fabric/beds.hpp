@@ -90,7 +90,8 @@ inline const std::vector<Bed>& beds() {
 /// The strict provider's own account of what happened, from the object that libfabric loaded.
 class StrictAccount {
  public:
-  StrictAccount() : object_(::dlopen(RAILYARD_STRICT_PROVIDER_DIR "/libstrict-fi.so", RTLD_NOW | RTLD_LOCAL)) {}
+  StrictAccount()
+      : object_(::dlopen(RAILYARD_STRICT_PROVIDER_DIR "/libstrict-fi.so", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {}
   ~StrictAccount() {
     if (object_ != nullptr) ::dlclose(object_);
   }

@@ -59,7 +59,7 @@ void partial_writes(FabricOptions& options, Random& random) {
 }
 
 void pauses(FabricOptions& options, Random& random) {
-  int processes = 0;
+  int processes = 1;
   for (const RailOptions& rail : options.rails) processes = std::max(processes, rail.process + 1);
   const bool known = random.chance(0.8);
   for (RailOptions& rail : options.rails) rail.knows_liveness = known;
