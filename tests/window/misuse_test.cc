@@ -5,6 +5,7 @@
 #include <climits>
 
 #include "railyard/window.hpp"
+#include "sanitized.hpp"
 #include "thread_world.hpp"
 
 namespace railyard {
@@ -114,7 +115,9 @@ TEST(Misuse, ATicketThatWasNeverGivenOutIsAnError) {
       expect_error(window.test({1, nobody, 0}).error(), Status::out_of_range, {"rank"});
       expect_error(window.wait({1, nobody, 9}, Completion::remote, soon).error(), Status::out_of_range, {"rank"});
     }
+#ifndef RAILYARD_SANITIZED  // which ends the program at a value that the type does not have
     expect_error(window.test(good, static_cast<Completion>(9)).error(), Status::invalid, {"completion 9"});
+#endif
     must(window.wait(good));
     must(window.close());
   });
