@@ -53,6 +53,9 @@ bool Engine::at_rest(const Route& route) const {
   if (speaker(route) == nullptr || route.loss.on) return true;
   if (route.probe.on || route.concerned_since != 0 || !route.pongs.empty()) return false;
   if (!std::ranges::all_of(route.flows, [this](const Flow* flow) { return at_rest(*flow); })) return false;
+  // The peer waits for that answer, and it may be our own links that keep it from going out.
+  if (std::ranges::any_of(fence_requests_, [&](const FenceRequest& one) { return one.flow->route == &route; }))
+    return false;
   if (used_directly(route)) {
     // No operation would come along and ask: a link that ended is followed up here and now.
     const bool whole = std::ranges::all_of(route.links, &Link::up);

@@ -210,6 +210,7 @@ void Engine::on_fence(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, Lo
   request->place = place;
   request->epoch = epoch;
   if (!failover_) return;
+  watch(*flow.route);  // until it is answered: without a link, one must be made
   // The way back leads over the same two rails.
   Route& route = *flow.route;
   for (Link& link : route.links) {
