@@ -1,11 +1,13 @@
 /// What is particular to rails over our own sockets: shared connections, exact keys, refusals that cost nothing else.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <set>
@@ -13,6 +15,7 @@
 
 #include "fabric/tcp/rail.hpp"
 #include "fabric/two_rails.hpp"
+#include "sanitized.hpp"
 
 namespace railyard::fabric {
 namespace {
@@ -73,6 +76,30 @@ TEST_P(TcpRailTest, EveryDescriptorIsClosedInChildren) {
     EXPECT_NE(::fcntl(number, F_GETFD) & FD_CLOEXEC, 0) << what;
   }
   EXPECT_GE(sockets, 8u);
+}
+
+/// Traffic over shared memory beside it would pay for each system call.
+TEST_P(TcpRailTest, AnIdleRailMakesNoSystemCallInEveryPass) {
+#ifdef RAILYARD_SANITIZED
+  GTEST_SKIP() << "under sanitizers everything but a system call is slow";
+#endif
+  ASSERT_TRUE(delivers());
+  std::array<Event, 8> events;
+  for (int i = 0; i < 5'000; ++i) ASSERT_EQ(a_.rail->poll(events), 0u);
+  const Fd set(::epoll_create1(EPOLL_CLOEXEC));
+  const auto time_of = [](auto&& call) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 20'000; ++i) call();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  std::array<double, 7> ratios{};
+  for (double& ratio : ratios) {
+    const double polls = time_of([&] { a_.rail->poll(events); });
+    epoll_event one{};
+    ratio = polls / time_of([&] { ::epoll_wait(set.get(), &one, 1, 0); });
+  }
+  std::ranges::sort(ratios);
+  EXPECT_LT(ratios[3], 0.5);
 }
 
 TEST_P(TcpRailTest, LinksThatFaceEachOtherShareOneConnection) {

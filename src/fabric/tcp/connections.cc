@@ -103,6 +103,7 @@ void TcpRail::sweep() {
 void TcpRail::look_at_epoll() {
   std::array<epoll_event, kEpollBatch> events;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  if (count > 0) epoll_gap_ = 0;
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     if (event.data.u64 == kDoorMark) {

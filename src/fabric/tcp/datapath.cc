@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/coarse_ticks.hpp"
 #include "fabric/tcp/rail.hpp"
 
 namespace railyard::fabric::tcp {
@@ -123,11 +124,22 @@ std::size_t TcpRail::poll(std::span<Event> events) {
   return pending_.empty() ? 0 : pending_.take(events);
 }
 
+/// Where nothing is expected, another rail has the traffic: it is not to pay for a system call in every pass.
+bool TcpRail::epoll_is_due() {
+  if (blocked_ != 0 || active_.size() > kMostActive) return true;
+  if (!active_.empty()) return turn_ % kEpollEvery == 0;
+  const std::uint64_t now = coarse_ticks();
+  if (now - epoll_looked_ < epoll_gap_) return false;
+  epoll_looked_ = now;
+  epoll_gap_ = std::min(2 * epoll_gap_ + 1, connections_.empty() ? kMostRareGap : kMostIdleGap);
+  return true;
+}
+
 void TcpRail::look(std::size_t room) {
   if (!stalled_.empty() && !receives_.empty()) resume_stalled();
   // Few are read from on the off-chance; among many, epoll says which.
   const bool found = read_active(room);
-  if (active_.empty() || active_.size() > kMostActive || blocked_ != 0 || turn_ % kEpollEvery == 0) look_at_epoll();
+  if (epoll_is_due()) look_at_epoll();
   if (!attempting_.empty() && turn_ % kSetUpLook == 0) look_at_attempts();
   if ((door_waits_ && turn_ % kEpollEvery == 0) || (!unproven_.empty() && turn_ % kSlowLook == 0)) look_at_door();
   if (!found && !owing_.empty()) {
@@ -165,6 +177,7 @@ bool TcpRail::arm() {
   flush_owing();
   flush_dirty();
   look_at_epoll();
+  epoll_gap_ = 0;  // who has slept looks at once
   const bool unread = std::ranges::any_of(active_, [](const Connection* connection) { return connection->unread; });
   const bool waits = std::ranges::any_of(attempting_, [](const Link* link) { return link->retry_at != 0; });
   return !unread && !waits && pending_.empty() && dirty_.empty() && !door_waits_ && !sweeps_ &&

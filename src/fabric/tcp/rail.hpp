@@ -64,9 +64,11 @@ class TcpRail final : public Rail {
 
  private:
   static constexpr std::size_t kDepth = 1024;
-  static constexpr unsigned kEpollEvery = 16;    ///< passes between two looks at epoll while connections are active
-  static constexpr unsigned kHeat = 1024;        ///< idle passes after which a connection is left to epoll
-  static constexpr std::size_t kMostActive = 8;  ///< with more, epoll says which of them to read from
+  static constexpr unsigned kEpollEvery = 16;  ///< passes between two looks at epoll while connections are active
+  static constexpr std::uint64_t kMostIdleGap = 40'000;   ///< ticks between two looks at epoll while none is active
+  static constexpr std::uint64_t kMostRareGap = 400'000;  ///< and while there is none
+  static constexpr unsigned kHeat = 1024;                 ///< idle passes after which a connection is left to epoll
+  static constexpr std::size_t kMostActive = 8;           ///< with more, epoll says which of them to read from
   static constexpr std::size_t kStaging = std::size_t{64} << 10U;
   static constexpr std::size_t kMostUnproven = 32;
 
@@ -128,6 +130,7 @@ class TcpRail final : public Rail {
   void let_go_of_receive(Connection& connection);
   void sweep();
   void activate(Connection& connection);
+  bool epoll_is_due();
   void look_at_epoll();
 
   // admission.cc: who may become an inbound connection
@@ -201,6 +204,8 @@ class TcpRail final : public Rail {
   std::uint32_t unsent_ = 0;
   bool stopped_ = false;
   unsigned turn_ = 0;
+  std::uint64_t epoll_looked_ = 0;  ///< ticks
+  std::uint64_t epoll_gap_ = 0;
   const char* failed_operation_ = "";
   int failed_error_ = 0;
 
