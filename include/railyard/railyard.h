@@ -127,6 +127,7 @@ typedef struct ry_world_statistics {
   uint64_t fences;         /* dead links that their target has shut out */
   uint64_t units_replayed; /* pieces that went out again on another link */
   uint64_t peers_lost;
+  uint64_t peers_stalled; /* times that a peer was silent though its process lived */
 } ry_world_statistics;
 
 /* One rail as it stands now. Texts are cut to fit, always ended by a zero. */

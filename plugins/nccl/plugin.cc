@@ -86,9 +86,8 @@ void Plugin::announce(int abi_version) const {
   for (const auto& device : devices_) devices.push_back(device->description());
   inform(fmt::format("Railyard {}, net plugin v{}. Rails: {}", RAILYARD_VERSION, abi_version,
                      fmt::join(devices, "; next device: ")));
-  inform(
-      fmt::format("Peers on this host are reached through {}. Other peers: libfabric, all rails of a device together",
-                  settings_.shared_memory == "off" ? "the rails (RAILYARD_SHARED_MEMORY=off)" : "shared memory"));
+  inform(fmt::format("Peers on this host are reached through {}, others over all rails of a device together",
+                     settings_.shared_memory == "off" ? "the rails (RAILYARD_SHARED_MEMORY=off)" : "shared memory"));
   inform(fmt::format("Settings: {}", changed_settings(settings_)));
 }
 

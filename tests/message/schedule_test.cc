@@ -53,6 +53,7 @@ TEST(ChannelSchedule, EveryMessageArrivesOnceAndWholeWhateverFails) {
   EXPECT_GT(totals.operations, 20 * kSeeds);
   EXPECT_GT(totals.links_lost, kSeeds / 4);
   EXPECT_GT(totals.replayed, kSeeds / 10);
+  EXPECT_GT(totals.deaths, kSeeds / 40);
 }
 
 TEST(ChannelSchedule, RailsThatDieUnderSharedChannelsCostNothing) {
@@ -68,7 +69,7 @@ TEST(ChannelSchedule, PacketsThatLandLateDoNoHarm) {
 TEST(ChannelSchedule, APeerThatDiesIsToldOfAndNobodyElseIsHarmed) {
   auto options = with_faults("peer-death,kill");
   options.ranks = 3;
-  run_all(30'001, kSeeds / 8, options);
+  EXPECT_GT(run_all(30'001, kSeeds / 8, options).deaths, kSeeds / 40);
 }
 
 }  // namespace
