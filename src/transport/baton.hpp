@@ -12,7 +12,8 @@ class Baton {
 
   bool try_take() {
     // Acquire: pairs with `give`; the taker sees all engine state the last holder wrote.
-    return !shared_ || !held_.test_and_set(std::memory_order_acquire);
+    // A look first: who only tries does not take the line away from the holder.
+    return !shared_ || (!held_.test(std::memory_order_relaxed) && !held_.test_and_set(std::memory_order_acquire));
   }
   void take() {
     if (!shared_) return;

@@ -14,6 +14,9 @@ constexpr std::int64_t kMostLook = 10'000'000;      ///< while one of them sleep
 constexpr std::int64_t kLongestBlind = 20'000'000;  ///< between two polls of rails that wake nobody
 constexpr std::int64_t kSpin = 20'000;              ///< without news before it sleeps
 constexpr std::int64_t kHelp = 5'000'000;           ///< without news before it leaves the work to callers again
+constexpr std::uint32_t kTrial = 32;                ///< passes with news, after which it is judged whether it helps
+constexpr std::int64_t kWorthwhile = 2'000;         ///< nanoseconds of a pass that are worth sharing out
+constexpr std::uint32_t kMostSkips = 16;            ///< looks until the next trial, where one was for nothing
 
 }  // namespace
 
@@ -48,6 +51,8 @@ void ProgressThread::run() {
   if (options_.at_once) work();
   std::uint64_t seen = engine_.passes();
   std::int64_t look = kLook;
+  std::uint32_t skips = 0;  // looks that it stayed away for last time
+  std::uint32_t skip = 0;   // and that are left
   bool was_late = false;
   while (!stopped()) {
     nap(look);
@@ -56,7 +61,7 @@ void ProgressThread::run() {
     const std::uint64_t passes = engine_.passes();
     if (passes != seen) {
       look = kLook;
-      if (options_.shares_work) help();
+      if (options_.shares_work && skip-- == 0) skip = skips = help() ? 0 : std::clamp(2 * skips, 1U, kMostSkips);
     } else if (engine_.attended()) {
       // An event loop that was called and does not come is busy elsewhere.
       const bool late = engine_.outside_is_late();
@@ -71,16 +76,33 @@ void ProgressThread::run() {
   }
 }
 
-/// Makes passes beside callers as long as they bring something.
-void ProgressThread::help() {
+/// Makes passes beside callers as long as they bring much: long copies are shared out. Short messages are not worth two
+/// cores that take the same cache lines from each other. False: it was not worth it.
+bool ProgressThread::help() {
   Clock& clock = engine_.clock();
-  for (std::int64_t news = clock.now(); !stopped();) {
+  std::int64_t now = clock.now();
+  std::int64_t news = now;
+  std::int64_t spent = 0;
+  std::uint32_t fruitful = 0;
+  while (!stopped()) {
+    const std::int64_t begin = now;
     const bool moved = pass_();
-    const std::int64_t now = clock.now();
-    if (moved) news = now;
-    if (now - news >= kHelp) return;
-    if (!moved) clock.idle();
+    now = clock.now();
+    if (moved) {
+      news = now;
+      spent += now - begin;
+      if (++fruitful < kTrial) continue;
+      if (spent < kTrial * kWorthwhile) return false;
+      fruitful = 0;
+      spent = 0;
+    } else if (now - news >= kHelp) {
+      return true;
+    } else if (now - news >= kSpin) {
+      clock.idle();
+      now = clock.now();
+    }
   }
+  return true;
 }
 
 /// Until others make passes.

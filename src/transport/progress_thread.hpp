@@ -39,7 +39,7 @@ class ProgressThread {
   void run();
   bool stopped() const { return stop_.load(std::memory_order_seq_cst); }
   void nap(std::int64_t nanoseconds);
-  void help();
+  bool help();
   void work();
 
   Engine& engine_;

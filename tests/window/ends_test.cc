@@ -25,7 +25,7 @@ std::span<std::byte> map_fresh(void* address) {
 }
 
 class EndsTest : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Rails, EndsTest, ::testing::Values("on"),
+INSTANTIATE_TEST_SUITE_P(Rails, EndsTest, ::testing::Values("on", "off"),
                          [](const auto& info) { return std::string("shared_memory_") + info.param; });
 
 TEST_P(EndsTest, AWindowThatEndsAloneGivesItsMemoryBack) {
