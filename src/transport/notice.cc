@@ -241,10 +241,7 @@ bool Engine::answer_fence(const FenceRequest& request) {
   std::size_t bytes = sizeof report;
   const std::uint32_t ahead = flow.granted - report.next;  // nothing beyond the grant can have arrived
   for (std::uint32_t first = 0; first < ahead && first < wire::kMaxWindow; first += 64U) {
-    std::uint64_t word = 0;
-    for (std::uint32_t bit = 0; bit < 64U; ++bit) {
-      if (first + bit < wire::kMaxWindow && flow.arrivals.arrived(report.next + first + bit)) word |= 1ULL << bit;
-    }
+    const std::uint64_t word = flow.arrivals.word(report.next + first);
     std::memcpy(body.data() + bytes, &word, sizeof word);
     bytes += sizeof word;
     ++report.words;

@@ -45,6 +45,14 @@ class ReceiveWindow {
     return (bits_[(sequence / 64U) % kWords] >> (sequence % 64U) & 1U) != 0;
   }
 
+  /// Which of the 64 units from `first` on have been seen, none of them behind `next`: the lowest bit is `first`.
+  std::uint64_t word(std::uint32_t first) const {
+    const std::uint32_t shift = first % 64U;
+    const std::uint64_t low = bits_[(first / 64U) % kWords] >> shift;
+    // What wraps around lies behind `next`, where no bit is set.
+    return shift == 0 ? low : low | bits_[(first / 64U + 1U) % kWords] << (64U - shift);
+  }
+
   /// Whether the unit at `next` has arrived.
   bool ready() const { return (bits_[(next_ / 64U) % kWords] >> (next_ % 64U) & 1U) != 0; }
 

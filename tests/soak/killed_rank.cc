@@ -286,6 +286,11 @@ class Job {
     if (one.status == Status::timeout) return one.during == "open" && moment_ == Moment::setup && served_by_rank0_;
     // A rank that could not open or close its world leaves, and is a loss for those that came further.
     const bool others_leave = moment_ != Moment::traffic || one.during == "close";
+    const bool refused = one.status == Status::not_found || one.status == Status::invalid;  // its window, or its key
+    if (refused && one.peer >= 0 && one.peer != victim_) {
+      // Such a one ends its window first, and refuses what still comes.
+      return others_leave && !complaints(ranks_[static_cast<std::size_t>(one.peer)]).empty();
+    }
     return one.status == Status::peer_lost && (one.peer == victim_ || others_leave);
   }
 

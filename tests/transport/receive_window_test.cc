@@ -66,5 +66,23 @@ TEST(ReceiveWindow, ExpandFindsTheUnitAroundEveryPosition) {
   }
 }
 
+TEST(ReceiveWindow, AWordHoldsWhatEachUnitSays) {
+  std::uint32_t random = 12345;
+  const auto draw = [&random](std::uint32_t below) { return (random = random * 1664525U + 1013904223U) % below; };
+  ReceiveWindow window;
+  for (int round = 0; round < 200; ++round) {
+    for (int i = 0; i < 500; ++i) window.arrive(window.next() + draw(wire::kMaxWindow));
+    window.arrive(window.next() + wire::kMaxWindow - 1);
+    for (std::uint32_t first = 0; first < wire::kMaxWindow; first += 64U) {
+      const std::uint64_t word = window.word(window.next() + first);
+      for (std::uint32_t bit = 0; bit < 64U; ++bit) {
+        const bool seen = first + bit < wire::kMaxWindow && window.arrived(window.next() + first + bit);
+        ASSERT_EQ((word >> bit & 1U) != 0, seen) << window.next() << " " << first + bit;
+      }
+    }
+    for (std::uint32_t steps = draw(700); steps > 0; --steps) window.advance();
+  }
+}
+
 }  // namespace
 }  // namespace railyard::transport
