@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 
 namespace railyard::transport {
 
@@ -41,6 +42,8 @@ class Baton {
 class BatonHold {
  public:
   explicit BatonHold(Baton& baton) : baton_(baton) { baton_.take(); }
+  /// It is taken already.
+  BatonHold(Baton& baton, std::adopt_lock_t /*taken*/) : baton_(baton) {}
   ~BatonHold() { baton_.give(); }
   BatonHold(const BatonHold&) = delete;
   BatonHold& operator=(const BatonHold&) = delete;

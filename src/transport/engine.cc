@@ -304,7 +304,7 @@ bool Engine::progress() {
   passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   just_woke_ = false;
   if (happened != 0) moved_at_ = now_;
-  if (sleeping_.load(std::memory_order_relaxed) || followers_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+  if (led_.load(std::memory_order_relaxed) || followers_.load(std::memory_order_relaxed) != 0) [[unlikely]]
     wake_sleepers(happened != 0);
   return happened != 0;
 }

@@ -598,7 +598,8 @@ class Engine {
   std::atomic<bool> sleeping_{false};  ///< and nobody has woken it yet
   std::atomic<std::uint32_t> followers_{0};
   std::atomic<std::uint32_t> news_{0};  ///< what followers sleep on
-  std::uint64_t leaders_ = 0;           ///< so many have slept on the rails: the last one's number
+  /// Changes whenever somebody begins to sleep on the rails, and whenever a pass of another ends that.
+  std::atomic<std::uint64_t> leaders_{0};
   std::atomic<int> outside_{-1};        ///< where the leader sleeps if not in `sleep`
   bool just_woke_ = false;
   std::int64_t sleep_limit_ = INT64_MAX;

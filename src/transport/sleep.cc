@@ -1,6 +1,7 @@
 /// Sleeping in the kernel while there is nothing to do. One thread at a time *leads*: it arms the rails and sleeps on
 /// their descriptors and on a bell that callers ring. Others *follow*: they sleep until a pass has brought something.
-/// Nobody leads while another thread makes passes: a poll takes the rails' alarms away.
+/// Nobody leads while another thread makes passes: a poll takes the rails' alarms away, so a pass ends the lead of
+/// whoever sleeps. A sleeper never waits for the baton: its holder makes a pass, and may make one after the other.
 ///
 /// No wake-up is lost. What the engine's state depends on is changed with the baton held, and so is the leader's
 /// decision to sleep. What callers leave without the baton is looked for after `sleeping_` was set; they look at
@@ -104,7 +105,7 @@ Engine::Slept Engine::lead(bool insist, std::int64_t& nanoseconds, int outside, 
     if (rail->descriptor() >= 0 && !insist) return Slept::poll_first;
     nanoseconds = std::min(nanoseconds, blind_nap(longest_blind));
   }
-  ++leaders_;
+  leaders_.fetch_add(1, std::memory_order_relaxed);
   outside_.store(outside, std::memory_order_relaxed);
   led_.store(true, std::memory_order_relaxed);
   sleeping_.store(true, std::memory_order_seq_cst);
@@ -115,10 +116,11 @@ Engine::Slept Engine::sleep(std::int64_t nanoseconds, std::uint64_t seen, bool i
   std::vector<pollfd> watched;
   std::uint64_t number = 0;
   {
-    const BatonHold hold(baton_);
+    if (!baton_.try_take()) return Slept::others_are;
+    const BatonHold hold(baton_, std::adopt_lock);
     if (attended() || passes() != seen) return Slept::others_are;
     if (const Slept begun = lead(insist, nanoseconds, -1, also.longest_blind); begun != Slept::yes) return begun;
-    number = leaders_;
+    number = leaders_.load(std::memory_order_relaxed);
     watched.push_back({bell_.get(), POLLIN, 0});
     for (const fabric::Rail* rail : rail_views_) watched.push_back({rail->descriptor(), POLLIN, 0});  // -1 is skipped
     watched.push_back({also.descriptor, POLLIN, 0});
@@ -126,10 +128,18 @@ Engine::Slept Engine::sleep(std::int64_t nanoseconds, std::uint64_t seen, bool i
   const bool awake = (awake_ && awake_()) || (also.awake && also.awake());
   const timespec timeout = to_timespec(nanoseconds);
   if (!awake) ::ppoll(watched.data(), watched.size(), &timeout, nullptr);
-  const BatonHold hold(baton_);
-  if (number != leaders_) return Slept::others_are;  // one who sleeps outside has taken over
-  end_sleep();
-  return Slept::yes;
+  const auto over = [&] { return number != leaders_.load(std::memory_order_relaxed); };
+  for (;;) {
+    if (over()) return Slept::others_are;  // somebody makes passes, or one who sleeps outside has taken over
+    if (!baton_.try_take()) {
+      clock_->idle();
+      continue;
+    }
+    const BatonHold hold(baton_, std::adopt_lock);
+    if (over()) return Slept::others_are;
+    end_sleep();
+    return Slept::yes;
+  }
 }
 
 Engine::Slept Engine::begin_sleep(bool insist, std::int64_t& nanoseconds, int outside) {
@@ -179,6 +189,10 @@ void Engine::ring_bell() {
 // ---- Following ----
 
 void Engine::wake_sleepers(bool news) {
+  if (led_.load(std::memory_order_relaxed) && outside_.load(std::memory_order_relaxed) < 0) {
+    leaders_.fetch_add(1, std::memory_order_relaxed);
+    led_.store(false, std::memory_order_relaxed);
+  }
   nudge();
   if (!news || followers_.load(std::memory_order_relaxed) == 0) return;
   news_.fetch_add(1, std::memory_order_relaxed);
