@@ -21,7 +21,7 @@ constexpr std::size_t kMostVectors = 2 * kMostFrames;
 constexpr std::size_t kCommittedTalking = kFragmentBytes;
 constexpr std::size_t kCommittedBulk = 4 * kFragmentBytes;
 constexpr unsigned kTalkingFor = 32;  ///< fragments after a message
-constexpr std::size_t kFlushBudget = std::size_t{4} << 20U;
+constexpr std::size_t kFlushBudget = std::size_t{1} << 20U;
 
 }  // namespace
 
