@@ -156,6 +156,11 @@ class WindowState {
     if (!has_direct_peers_) return engine_.wait_until(done, nanoseconds);
     return engine_.wait_for_word(done, nanoseconds, world_.direct_use.mine().pace);
   }
+  std::optional<std::uint64_t> await_shortly(const SignalCondition& condition);
+  bool makes_sense(const SignalCondition& condition) {
+    return condition.index < signals().size() && condition.comparison <= Comparison::greater_equal &&
+           condition.from >= SignalCondition::kAnyRank && condition.from < world_.size;
+  }
   /// What this process stored into peers' memory is there before anything that follows.
   void settle() const {
     if (has_direct_peers_) std::atomic_thread_fence(std::memory_order_seq_cst);
