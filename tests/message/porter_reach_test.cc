@@ -230,13 +230,14 @@ TEST_F(PorterTest, SomebodyElsesListenerIsFollowedByTheNextAddress) {
   const Handle theirs = other->open_door(stranger).value();
   const Handle issued = open_door();
   Relay wrong("127.0.0.9", read_handle(theirs).value().port);
-  Relay right("127.0.0.1", read_handle(issued).value().port, wrong.port());
+  // Not 127.0.0.1, where somebody's connection may have that port.
+  Relay right("127.0.0.8", read_handle(issued).value().port, wrong.port());
   steps.emplace_back([&] {
     other->progress();
     wrong.step();
     right.step();
   });
-  Handle both = elsewhere(issued, {"127.0.0.9", "127.0.0.1"}, wrong.port());
+  Handle both = elsewhere(issued, {"127.0.0.9", "127.0.0.8"}, wrong.port());
   EXPECT_EQ(meet(*connector, both, "hello"), "welcome hello");
   Handle only = elsewhere(issued, {"127.0.0.9"}, wrong.port());
   EXPECT_THAT(meet(*connector, only, "hello"),
