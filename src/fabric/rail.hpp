@@ -212,6 +212,7 @@ class Rail {
   /// At the target: a peer's link of that name, which was not fenced for good, will not be heard of again.
   virtual void forget(LinkName /*link*/) {}
 
+  /// `rail_failed`: its device is gone, and nothing will ever be carried by this rail again.
   virtual Result<Registration> register_memory(std::span<std::byte> memory, Access access) = 0;
   /// Takes the memory back. When this returns, no peer reads or writes a byte of it through this rail, whatever the
   /// peers do and whatever was under way: the key is invalid, and what is half-way lands nowhere. A peer's operation

@@ -13,17 +13,26 @@ Region::~Region() { revoke(); }
 
 void Region::revoke() {
   if (std::exchange(revoked_, true)) return;
-  for (std::size_t i = 0; i < registrations_.size(); ++i)
+  for (std::size_t i = 0; i < registrations_.size(); ++i) {
+    if (rails_[i] == nullptr) continue;
     settled_ ? rails_[i]->deregister(registrations_[i]) : rails_[i]->revoke(registrations_[i]);
+  }
 }
 
 Result<std::shared_ptr<Region>> Region::open(std::span<fabric::Rail* const> rails, std::span<std::byte> memory,
                                              fabric::Access access) {
   std::shared_ptr<Region> region(new Region(rails, memory));
-  for (fabric::Rail* rail : rails) {
+  std::size_t dead = 0;
+  for (fabric::Rail*& rail : region->rails_) {
     auto registration = rail->register_memory(memory, access);
-    if (!registration) return std::move(registration.error());  // the region takes back what it has
-    region->registrations_.push_back(*registration);
+    if (registration) {
+      region->registrations_.push_back(*registration);
+    } else if (registration.status() == Status::rail_failed && ++dead < rails.size()) {
+      region->registrations_.emplace_back();
+      rail = nullptr;
+    } else {
+      return std::move(registration.error());  // the region takes back what it has
+    }
   }
   return region;
 }

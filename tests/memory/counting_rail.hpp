@@ -26,6 +26,7 @@ class CountingRail final : public fabric::Rail {
   Result<fabric::Registration> register_memory(std::span<std::byte> memory, fabric::Access access) override {
     const std::lock_guard lock(mutex_);
     if (refuse_) return Error(Status::no_memory, "the counting rail refuses");
+    if (gone_) return Error(Status::rail_failed, "the counting rail has gone");
     fabric::Registration registration;
     registration.id = {++last_, last_};
     registration.descriptor = {reinterpret_cast<void*>(last_ * 2), reinterpret_cast<void*>(last_ * 2 + 1)};
@@ -59,6 +60,7 @@ class CountingRail final : public fabric::Rail {
   std::string failure() const override { return "a counting rail posts nothing"; }
 
   void refuse(bool refuse) { refuse_ = refuse; }
+  void go() { gone_ = true; }
   void pin() { capabilities_.needs_local_registration = true; }
   std::size_t alive() const {
     const std::lock_guard lock(mutex_);
@@ -82,6 +84,7 @@ class CountingRail final : public fabric::Rail {
   std::size_t settled_ = 0;
   fabric::Access last_access_;
   bool refuse_ = false;
+  bool gone_ = false;
 };
 
 }  // namespace railyard::memory

@@ -38,5 +38,22 @@ TEST(Region, ARailThatRefusesLeavesNothingBehind) {
   EXPECT_EQ(first.alive(), 0u);
 }
 
+TEST(Region, ARailWhoseDeviceHasGoneIsNoObstacleAsLongAsAnotherIsThere) {
+  CountingRail first;
+  CountingRail second;
+  first.go();
+  const std::array<fabric::Rail*, 2> rails{&first, &second};
+  std::vector<std::byte> memory(1000);
+  {
+    const auto region = Region::open(rails, memory, {.remote = true});
+    ASSERT_TRUE(region.ok()) << region.error().text();
+    EXPECT_EQ((*region)->on(1).key, 1u);
+    EXPECT_EQ(second.alive(), 1u);
+  }
+  EXPECT_EQ(second.alive(), 0u);
+  second.go();
+  EXPECT_EQ(Region::open(rails, memory, {.remote = true}).status(), Status::rail_failed);
+}
+
 }  // namespace
 }  // namespace railyard::memory

@@ -3,16 +3,24 @@
 
 #include <cerrno>
 
+#include "base/coarse_ticks.hpp"
 #include "base/log.hpp"
 #include "fabric/verbs/rail.hpp"
 
 namespace railyard::fabric::verbs {
 
+/// By polls where there are many, by time where there are few.
 void VerbsRail::look_around() {
   if (gone_) return;
-  if (turn_ % kSlowLook == 0) look_at_device();
+  const std::uint64_t now = coarse_ticks();
+  if (turn_ % kSlowLook == 0 || now - device_looked_ >= kDeviceTicks) {
+    device_looked_ = now;
+    look_at_device();
+  }
   const bool busy = !meeting_.empty() || !farewells_.empty();
-  if (!gone_ && (busy || turn_ % (kSlowLook * kSlowLook) == 0)) look_at_meetings();
+  if (gone_ || !(busy || turn_ % (kSlowLook * kSlowLook) == 0 || now - meetings_looked_ >= kMeetingsTicks)) return;
+  meetings_looked_ = now;
+  look_at_meetings();
 }
 
 void VerbsRail::look_at_device() {
@@ -26,9 +34,9 @@ void VerbsRail::look_at_device() {
 }
 
 /// A device whose driver is being removed says nothing and goes on working, while the removal waits for its users: it
-/// is known by its place in /sys, which is empty at once.
+/// is known by the place of its user interface in /sys, which is empty at once. Its own stays until the end.
 void VerbsRail::look_for_device() {
-  if (gone_ || !in_system_ || ::access(context_->device->ibdev_path, F_OK) == 0) return;
+  if (gone_ || !in_system_ || ::access(context_->device->dev_path, F_OK) == 0) return;
   log_error("{}: the device has gone", name_);
   device_gone();
 }

@@ -60,7 +60,7 @@ Result<void> VerbsRail::open_parts(const Settings& settings) {
   const int flags = ::fcntl(context_->async_fd, F_GETFL);
   if (flags < 0 || ::fcntl(context_->async_fd, F_SETFL, flags | O_NONBLOCK) != 0)
     return set_up_error("listen for the device's events", errno);
-  in_system_ = ::access(context_->device->ibdev_path, F_OK) == 0;
+  in_system_ = ::access(context_->device->dev_path, F_OK) == 0;
   domain_ = Domain(library_->alloc_pd(context_.get()), {library_});
   if (!domain_) return set_up_error("make a protection domain", errno, limits_.max_pd);
 

@@ -50,7 +50,7 @@ ibv_device** get_device_list(int* count) {
   for (const auto& device : core.devices) {
     if (device->dead) continue;
     const std::string& path = device->options.system_path;
-    std::snprintf(device->ibdev_path, sizeof device->ibdev_path, "%s%s",
+    std::snprintf(device->dev_path, sizeof device->dev_path, "%s%s",
                   path.empty() ? "/sys/class/infiniband/" : path.c_str(), path.empty() ? device->name : "");
     list[found++] = device.get();
   }
