@@ -456,6 +456,8 @@ class Engine {
   void look_at_connection(Route& route, Link& link);
   std::int64_t attempt_time() const;
   void look_at_silence(Route& route);
+  static bool owes(const Route& route);
+  static bool forgotten(const Route& route);
   fabric::Liveness liveness(Route& route);
   void note_stall(Route& route, std::int64_t silence);
   void suspect(Route& route, Link& link);
@@ -600,7 +602,7 @@ class Engine {
   std::atomic<std::uint32_t> news_{0};  ///< what followers sleep on
   /// Changes whenever somebody begins to sleep on the rails, and whenever a pass of another ends that.
   std::atomic<std::uint64_t> leaders_{0};
-  std::atomic<int> outside_{-1};        ///< where the leader sleeps if not in `sleep`
+  std::atomic<int> outside_{-1};  ///< where the leader sleeps if not in `sleep`
   bool just_woke_ = false;
   std::int64_t sleep_limit_ = INT64_MAX;
   std::function<bool()> awake_;

@@ -257,6 +257,10 @@ void Engine::tend_attempt(Route& route, Link& link) {
 
 void Engine::attempt_failed(Route& route, Link& link) {
   LinkHealth& health = link.health;
+  if (health.stood && health.answers == 0) {
+    if (route.heard_at > route.unanswered_since) route.unanswered = 0;
+    if (route.unanswered++ == 0) route.unanswered_since = beat_;
+  }
   drop_link(link);
   log_debug("{}: no success on rail {}{}", route.who, rails_[link.rail()]->name(),
             health.refused ? ", nobody is there" : "");
@@ -294,7 +298,7 @@ void Engine::check_on(Route& route) {
   watch(route);
   if (route.concerned_since == 0) {  // else it is being found out: its time runs already
     route.concerned_since = beat_;
-    route.heard_at = beat_ - 1;
+    if (!owes(route)) route.heard_at = beat_ - 1;  // nothing was to be heard until now
   }
   if (!route.probe.on) start_probe(route, false);
 }

@@ -25,6 +25,7 @@ constexpr std::int64_t kMuteFloors = 8;                 ///< of least deadlines 
 constexpr std::int64_t kStuckUnknown = 10'000'000'000;  ///< before the first round trip is known
 /// Rails are asked after a silent peer's process so many times while its time runs out.
 constexpr std::int64_t kLivenessParts = 16;
+constexpr std::uint32_t kUnansweredToBelieve = 3;
 
 }  // namespace
 
@@ -196,6 +197,17 @@ void Engine::note_stall(Route& route, std::int64_t silence) {
            static_cast<double>(silence) * 1e-9);
 }
 
+/// The peer has something to answer.
+bool Engine::owes(const Route& route) {
+  return std::ranges::any_of(route.flows,
+                             [](const Flow* flow) { return flow->outstanding.load(std::memory_order_relaxed) != 0; });
+}
+
+/// The peer's process takes our links and does not answer on them: a peer that has ended this route does so.
+bool Engine::forgotten(const Route& route) {
+  return route.unanswered >= kUnansweredToBelieve && route.unanswered_since > route.heard_at;
+}
+
 void Engine::look_at_silence(Route& route) {
   if (speaker(route) == nullptr || route.loss.on) return;
   if (route.stalled && route.heard_at > route.alive_at) {
@@ -203,17 +215,20 @@ void Engine::look_at_silence(Route& route) {
     log_warn("{} answers again", route.who);
   }
   if (route.heard_at >= route.concerned_since) route.concerned_since = 0;
-  const bool owes = route.concerned_since != 0 || std::ranges::any_of(route.flows, [](const Flow* flow) {
-                      return flow->outstanding.load(std::memory_order_relaxed) != 0;
-                    });
-  if (!owes) return;
+  if (route.concerned_since == 0 && !owes(route)) return;
   if (const std::int64_t unheard = beat_ - route.heard_at;
       unheard >= peer_timeout_ / kLivenessParts && beat_ - route.liveness_asked >= peer_timeout_ / kLivenessParts) {
     switch (liveness(route)) {
       case fabric::Liveness::gone:
         return lose_peer(route, "its process is gone");
       case fabric::Liveness::alive:
+        if (unheard >= peer_timeout_ && forgotten(route))
+          return lose_peer(route, "its process lives, and knows nothing of this one any more");
         note_stall(route, unheard);
+        if (unheard < peer_timeout_ || route.renewed_for == route.heard_at) break;
+        // Asleep, or done with us while its last word was lost: new links show which.
+        route.renewed_for = route.heard_at;
+        fail_links(route, LossCause::mute);
         break;
       case fabric::Liveness::unknown:
         break;

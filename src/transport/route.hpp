@@ -98,6 +98,10 @@ struct Route {
   bool stalled = false;              ///< the peer's process lives and does not answer
   std::int64_t alive_at = 0;         ///< when a rail last said that the peer's process lives
   std::int64_t liveness_asked = 0;   ///< when the rails were last asked
+  /// Attempts whose link stood, so that the peer's process was at work, and that were not answered: since it was last
+  /// heard.
+  std::uint32_t unanswered = 0;
+  std::int64_t unanswered_since = 0;
 
   // Membership in the engine's lists.
   bool watched = false;

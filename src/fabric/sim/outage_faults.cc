@@ -142,7 +142,12 @@ void late_packets(FabricOptions& options, Random& random) {
   draw_how_silence_ends(options, random);
   const std::int64_t most = spread(random, 1 * kMillisecond, 7);
   const bool timed = random.chance(0.25);
-  const std::int64_t lifetime = spread(random, 1 * kMillisecond, 5);
+  // Long enough for a packet to get through on the slowest rail.
+  std::int64_t lifetime = spread(random, 1 * kMillisecond, 5);
+  for (const RailOptions& rail : options.rails) {
+    const double on_wire = static_cast<double>(rail.mtu) * 1e9 / rail.bandwidth;
+    lifetime = std::max(lifetime, 4 * (rail.latency + static_cast<std::int64_t>(on_wire)));
+  }
   for (RailOptions& rail : options.rails) {
     rail.hold_least = 100 * kMicrosecond;
     rail.hold_most = most;
