@@ -225,10 +225,6 @@ void Engine::look_at_silence(Route& route) {
         if (unheard >= peer_timeout_ && forgotten(route))
           return lose_peer(route, "its process lives, and knows nothing of this one any more");
         note_stall(route, unheard);
-        if (unheard < peer_timeout_ || route.renewed_for == route.heard_at) break;
-        // Asleep, or done with us while its last word was lost: new links show which.
-        route.renewed_for = route.heard_at;
-        fail_links(route, LossCause::mute);
         break;
       case fabric::Liveness::unknown:
         break;

@@ -109,6 +109,19 @@ TEST_F(LossTest, AStalledPeerThatBecomesUnreachableIsLost) {
   EXPECT_EQ(engine_->statistics().peers_lost, 1U);
 }
 
+TEST_F(LossTest, APeerThatLivesAndTakesNewLinksWithoutAWordHasEndedTheRoute) {
+  open(2);
+  put_four_chunks();
+  rails_[1]->liveness_answer = fabric::Liveness::alive;
+  for (auto* rail : rails_) rail->lose(0);
+  // New links stand, since its rail takes them, and nobody answers on them.
+  pass(900);
+  EXPECT_FALSE(flow_->failed.load()) << "it may only be slow";
+  pass(3000);
+  ASSERT_TRUE(flow_->failed.load()) << "its goodbye was lost: nothing else would ever tell";
+  EXPECT_EQ(flow_->error.status(), Status::peer_lost);
+}
+
 TEST_F(LossTest, AskingAgainAfterASilentPeerDoesNotGiveItMoreTime) {
   open(2);
   for (int i = 0; i < 15 && !flow_->failed.load(); ++i) {

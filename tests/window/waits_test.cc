@@ -75,7 +75,11 @@ TEST_P(WaitsTest, AWaitEndsWhenTheRankItNamesIsGone) {
                   auto window = must(Window::allocate(world, 64));
                   must(window.barrier());
                   const auto long_time = Deadline::in(std::chrono::minutes(4));
-                  if (world.rank() == 1) ::raise(SIGKILL);
+                  meeting.notes[1].fetch_add(1);  // nobody is in the barrier any more
+                  if (world.rank() == 1) {
+                    while (meeting.notes[1] != 3) world.progress();
+                    ::raise(SIGKILL);
+                  }
                   if (world.rank() == 2) {
                     while (meeting.notes[0] == 0) world.progress();
                     return;
