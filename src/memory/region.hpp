@@ -15,7 +15,8 @@ namespace railyard::memory {
 /// before the rails go and, as with every call of a rail, one thread at a time.
 class Region {
  public:
-  /// Registers on all rails or on none; a rail whose device is gone for good is no obstacle. `memory` must stay mapped as long as the region.
+  /// Registers on all rails or on none; a rail whose device is gone for good is no obstacle. `memory` must stay mapped
+  /// as long as the region.
   static Result<std::shared_ptr<Region>> open(std::span<fabric::Rail* const> rails, std::span<std::byte> memory,
                                               fabric::Access access);
   ~Region();
