@@ -640,10 +640,7 @@ bool Engine::wait_for_word(Done&& done, std::int64_t nanoseconds, Pace& pace) {
   std::int64_t news = 0;
   bool rested = false;
   for (;;) {
-    while (!rested && !pace.spend(1)) {
-      if (done()) return true;
-      __builtin_ia32_pause();
-    }
+    if (!rested && pace.spin(done)) return true;
     const bool moved = pass(pace);
     if (done()) return true;
     const std::int64_t now = clock_->now();

@@ -72,15 +72,16 @@ void Engine::begin_loss(Route& route, Loss loss) {
   if (route.over || route.loss.on) return;
   loss.on = true;
   loss.since = loss.not_before = clock_->now();
-  const fabric::Rail* sieve = nullptr;
+  const fabric::Rail* inexact = nullptr;
   for (const InboundLink& inbound : route.inbound) {
     const auto& capabilities = rails_[inbound.rail]->capabilities();
     if (capabilities.fencing != fabric::Fencing::timed) continue;
     loss.not_before = std::max(loss.not_before, loss.since + capabilities.packet_lifetime);
-    sieve = &*rails_[inbound.rail];
+    inexact = rails_[inbound.rail].get();
   }
-  if (sieve != nullptr && !loss.left)
-    loss.why += fmt::format(" (rail {} has no exact fence: a process that only sleeps may write later)", sieve->name());
+  if (inexact != nullptr && !loss.left)
+    loss.why +=
+        fmt::format(" (rail {} has no exact fence: a process that only sleeps may write later)", inexact->name());
   route.loss = std::move(loss);
   for (Link& link : route.links) drop_link(link);
   losing_.push_back(&route);

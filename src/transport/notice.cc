@@ -210,9 +210,9 @@ void Engine::on_fence(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, Lo
   request->place = place;
   request->epoch = epoch;
   if (!failover_) return;
-  watch(*flow.route);  // until it is answered: without a link, one must be made
-  // The way back leads over the same two rails.
   Route& route = *flow.route;
+  watch(route);  // until it is answered: without a link, one must be made
+  // The way back leads over the same two rails.
   for (Link& link : route.links) {
     if (link.rail() != place.remote_rail || link.remote_rail() != place.rail) continue;
     if (cause == LossCause::local_down) {

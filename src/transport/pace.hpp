@@ -24,6 +24,13 @@ class Pace {
     left_.store(left - work, std::memory_order_relaxed);
     return false;
   }
+  /// Looks until it is done, which it says, or a pass is due.
+  template <typename Done>
+  bool spin(Done&& done) {
+    for (; !spend(1); __builtin_ia32_pause())
+      if (done()) return true;
+    return false;
+  }
   void passed(bool news) {
     const std::uint32_t next = news ? kLeast : std::min(2 * interval_.load(std::memory_order_relaxed), kMost);
     interval_.store(next, std::memory_order_relaxed);

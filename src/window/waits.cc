@@ -184,11 +184,9 @@ Result<SignalMet> WindowState::wait_signals(const char* call, std::span<const Si
 std::optional<std::uint64_t> WindowState::await_shortly(const SignalCondition& condition) {
   if (!has_direct_peers_ || !makes_sense(condition)) return std::nullopt;
   const std::uint64_t& word = signals()[condition.index];
-  for (transport::Pace& pace = world_.direct_use.mine().pace; !pace.spend(1); __builtin_ia32_pause()) {
-    const std::uint64_t held = load_word(word);
-    if (compares(held, condition.comparison, condition.value)) return held;
-  }
-  return std::nullopt;
+  std::uint64_t held = 0;
+  const auto met = [&] { return compares(held = load_word(word), condition.comparison, condition.value); };
+  return world_.direct_use.mine().pace.spin(met) ? std::optional(held) : std::nullopt;
 }
 
 Error WindowState::bad_conditions(const char* call, std::span<const SignalCondition> conditions) const {

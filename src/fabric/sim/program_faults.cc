@@ -62,14 +62,14 @@ void pauses(FabricOptions& options, Random& random) {
   int processes = 1;
   for (const RailOptions& rail : options.rails) processes = std::max(processes, rail.process + 1);
   const bool known = random.chance(0.8);
-  // Nobody can shut a process out that only sleeps where fences are timed: it is not given up then.
+  // Where fences are timed, nobody can shut out a process that only sleeps: it must not be given up.
   const bool timed =
       std::ranges::any_of(options.rails, [](const RailOptions& rail) { return rail.fencing == Fencing::timed; });
   for (RailOptions& rail : options.rails) rail.knows_liveness = known;
   for (std::int64_t left = pick(random, 1, 3); left > 0; --left) {
     const auto process = static_cast<int>(random.below(static_cast<std::uint64_t>(processes)));
     const std::int64_t from = pick_scale(random, 20'000, 8);
-    // Up to some 13 s, where 3 s are a peer's patience; up to some 0.8 s.
+    // Up to some 13 s, or 0.8 s; a peer's patience is 3 s.
     options.pauses.push_back({from, process, pick_scale(random, kHundredMicroseconds, timed ? 13 : 17)});
   }
 }

@@ -13,14 +13,11 @@ namespace railyard::fabric::verbs {
 void VerbsRail::look_around() {
   if (gone_) return;
   const std::uint64_t now = coarse_ticks();
-  if (turn_ % kSlowLook == 0 || now - device_looked_ >= kDeviceTicks) {
-    device_looked_ = now;
-    look_at_device();
-  }
+  const bool late = now - looked_ >= kLookTicks;
+  if (late) looked_ = now;
+  if (late || turn_ % kSlowLook == 0) look_at_device();
   const bool busy = !meeting_.empty() || !farewells_.empty();
-  if (gone_ || !(busy || turn_ % (kSlowLook * kSlowLook) == 0 || now - meetings_looked_ >= kMeetingsTicks)) return;
-  meetings_looked_ = now;
-  look_at_meetings();
+  if (!gone_ && (busy || late || turn_ % (kSlowLook * kSlowLook) == 0)) look_at_meetings();
 }
 
 void VerbsRail::look_at_device() {

@@ -63,13 +63,14 @@ class VerbsRail final : public Rail {
   std::string failure() const override;
 
  private:
-  static constexpr int kReadBatch = 32;                      ///< completions of one call
-  static constexpr unsigned kSlowLook = 64;                  ///< what seldom happens is looked for every so many polls
-  static constexpr std::uint64_t kDeviceTicks = 20'000'000;  ///< or after so many ticks: some 10 ms
-  static constexpr std::uint64_t kMeetingsTicks = 200'000'000;  ///< and what happens once in a lifetime: some 100 ms
-  static constexpr unsigned kSetUpLook = 4;                     ///< polls between two looks at what is being set up
-  static constexpr int kMostTries = 12;                         ///< of one letter
-  static constexpr int kKnockEvery = 3;                         ///< tries without an answer before the witness is asked
+  static constexpr int kReadBatch = 32;      ///< completions of one call
+  static constexpr unsigned kSlowLook = 64;  ///< what seldom happens is looked for every so many polls
+  static constexpr unsigned kSetUpLook = 4;  ///< polls between two looks at what is being set up
+  static constexpr int kMostTries = 12;      ///< of one letter
+  static constexpr int kKnockEvery = 3;      ///< tries without an answer before the witness is asked
+
+  /// Where polls are few: what seldom happens is looked for after so many ticks, some 10 ms.
+  static constexpr std::uint64_t kLookTicks = 20'000'000;
 
   // A wr_id is a receive's context, or a letter's number (office.hpp), or of a work request: this bit, its pair's slot
   // and 16 bits of its life, and its own number.
@@ -242,8 +243,7 @@ class VerbsRail final : public Rail {
   bool in_system_ = false;  ///< it had a place in /sys when it was opened
   std::int64_t next_slow_look_ = 0;
   unsigned turn_ = 0;
-  std::uint64_t device_looked_ = 0;  ///< ticks
-  std::uint64_t meetings_looked_ = 0;
+  std::uint64_t looked_ = 0;  ///< ticks
   const char* failed_operation_ = "";
   int failed_error_ = 0;
   std::uint64_t stale_ = 0;  ///< completions of queue pairs that are no more

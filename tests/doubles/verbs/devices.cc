@@ -51,7 +51,7 @@ ibv_device** get_device_list(int* count) {
     if (device->dead) continue;
     const std::string& path = device->options.system_path;
     std::snprintf(device->dev_path, sizeof device->dev_path, "%s%s",
-                  path.empty() ? "/sys/class/infiniband/" : path.c_str(), path.empty() ? device->name : "");
+                  path.empty() ? "/sys/class/infiniband_verbs/" : path.c_str(), path.empty() ? device->name : "");
     list[found++] = device.get();
   }
   if (count != nullptr) *count = found;
