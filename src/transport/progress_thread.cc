@@ -16,7 +16,9 @@ constexpr std::int64_t kSpin = 20'000;              ///< without news before it 
 constexpr std::int64_t kHelp = 5'000'000;           ///< without news before it leaves the work to callers again
 constexpr std::uint32_t kTrial = 32;                ///< passes with news, after which it is judged whether it helps
 constexpr std::int64_t kWorthwhile = 2'000;         ///< nanoseconds of a pass that are worth sharing out
-constexpr std::uint32_t kMostSkips = 16;            ///< looks until the next trial, where one was for nothing
+constexpr std::int64_t kMostAway = 16'000'000;      ///< until the next trial, where one was for nothing
+constexpr std::int64_t kWatch = 3'000;              ///< without a caller's pass before it makes one, where watched
+constexpr int kPausesBetweenLooks = 16;             ///< the line with their number is theirs most of the time
 
 }  // namespace
 
@@ -43,31 +45,61 @@ ProgressThread::~ProgressThread() {
 }
 
 void ProgressThread::nap(std::int64_t nanoseconds) {
+  naps_.fetch_add(1, std::memory_order_relaxed);
   std::unique_lock lock(mutex_);
   stopping_.wait_for(lock, std::chrono::nanoseconds(nanoseconds), [this] { return stopped(); });
 }
 
+/// Where there are cores to spare: callers that have just made passes are watched closely, without the lock, because
+/// whoever got what it waited for makes no more passes and may owe acknowledgements.
+void ProgressThread::watch() const {
+  Clock& clock = engine_.clock();
+  const std::uint64_t seen = engine_.passes();
+  for (const std::int64_t begin = clock.now(); !stopped() && clock.now() - begin < kWatch;) {
+    for (int i = 0; i < kPausesBetweenLooks; ++i) __builtin_ia32_pause();
+    if (engine_.passes() != seen) return;
+  }
+}
+
 void ProgressThread::run() {
   if (options_.at_once) work();
+  Clock& clock = engine_.clock();
   std::uint64_t seen = engine_.passes();
   std::int64_t look = kLook;
-  std::uint32_t skips = 0;  // looks that it stayed away for last time
-  std::uint32_t skip = 0;   // and that are left
+  std::int64_t watch_until = 0;
+  std::int64_t meanwhile_at = 0;
+  std::int64_t trial_at = 0;   // when it tries again whether help is worth it
+  std::int64_t stay_away = 0;  // for how long it stayed away last time
   bool was_late = false;
   while (!stopped()) {
-    nap(look);
+    if (clock.now() < watch_until) {
+      watch();
+    } else {
+      nap(look);
+    }
     if (stopped()) return;
-    if (options_.meanwhile) options_.meanwhile();
+    const std::int64_t now = clock.now();
+    if (options_.meanwhile && now >= meanwhile_at) {
+      options_.meanwhile();
+      meanwhile_at = now + kLook;
+    }
     const std::uint64_t passes = engine_.passes();
     if (passes != seen) {
       look = kLook;
-      if (options_.shares_work && skip-- == 0) skip = skips = help() ? 0 : std::clamp(2 * skips, 1U, kMostSkips);
+      if (options_.shares_work) {
+        watch_until = now + kHelp;
+        if (now >= trial_at) {
+          stay_away = help() ? 0 : std::clamp(2 * stay_away, kLook, kMostAway);
+          trial_at = clock.now() + stay_away;
+        }
+      }
     } else if (engine_.attended()) {
       // An event loop that was called and does not come is busy elsewhere.
       const bool late = engine_.outside_is_late();
       if (late && was_late) pass_();
       was_late = late;
       look = late ? kLook : std::min(2 * look, kMostLook);
+      watch_until = 0;
     } else {
       look = kLook;
       work();
@@ -118,6 +150,10 @@ void ProgressThread::work() {
     const std::int64_t now = clock.now();
     if (moved) news = now;
     if (now - news < kSpin) continue;
+    if (options_.shares_work && now - news < kHelp) {
+      clock.idle();
+      continue;
+    }
     const Engine::Slept slept = engine_.sleep(options_.longest_sleep, before + 1, insist, also);
     if (slept == Engine::Slept::others_are) return;
     insist = slept == Engine::Slept::poll_first;

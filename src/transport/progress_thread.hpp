@@ -35,10 +35,14 @@ class ProgressThread {
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
+  /// How often it has left the work to callers and slept meanwhile.
+  std::uint64_t naps() const { return naps_.load(std::memory_order_relaxed); }
+
  private:
   void run();
   bool stopped() const { return stop_.load(std::memory_order_seq_cst); }
   void nap(std::int64_t nanoseconds);
+  void watch() const;
   bool help();
   void work();
 
@@ -46,6 +50,7 @@ class ProgressThread {
   const std::function<bool()> pass_;
   const Options options_;
   std::atomic<bool> stop_{false};
+  std::atomic<std::uint64_t> naps_{0};
   std::mutex mutex_;
   std::condition_variable stopping_;
   std::thread thread_;

@@ -24,7 +24,7 @@ class EngineTest : public ::testing::Test {
   void open(std::size_t rails, const Settings& settings = {}) {
     EngineParts parts;
     parts.settings = settings;
-    parts.clock = &clock_;
+    parts.clock = used_clock_;
     parts.rank = 0;
     parts.size = 2;
     parts.identity.bytes[0] = 1;
@@ -99,6 +99,7 @@ class EngineTest : public ::testing::Test {
   }
 
   StillClock clock_;
+  Clock* used_clock_ = &clock_;
   std::vector<ScriptRail*> rails_;
   std::array<std::uint64_t, 64> memory_{};
   std::array<std::uint64_t, 4> signals_{};
