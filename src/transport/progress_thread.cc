@@ -103,6 +103,7 @@ void ProgressThread::run() {
     } else {
       look = kLook;
       work();
+      if (options_.shares_work) watch_until = clock.now() + kHelp;
     }
     seen = engine_.passes();
   }
