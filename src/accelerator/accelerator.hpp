@@ -1,0 +1,108 @@
+/// What Railyard needs of GPUs: whose memory an address is, memory of other processes, copies by the copy engines. The
+/// vendor's driver library is found at run time; nothing here needs its headers or a GPU to build.
+///
+/// Nothing here launches a kernel or waits for one: a user's kernels may be spinning on a signal that only we can set.
+/// Every call may be made from any thread, whatever device that thread uses; what is current there stays so.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "railyard/result.hpp"
+
+namespace railyard::accelerator {
+
+/// An allocation of device memory.
+struct Allocation {
+  int device = -1;
+  std::uintptr_t base = 0;
+  std::size_t bytes = 0;
+  std::uint64_t id = 0;  ///< another allocation at the same address has another one
+};
+
+/// Names an allocation to other processes on this machine. Plain bytes: it travels in messages, and nothing of it is
+/// believed.
+struct ShareHandle {
+  enum class Kind : std::uint8_t { none, ipc, descriptor };
+  Kind kind = Kind::none;
+  std::array<std::byte, 64> ipc{};          ///< Kind::ipc: the driver's own name for it
+  std::int32_t pid = 0;                     ///< Kind::descriptor: whose
+  std::int32_t descriptor = -1;             ///< and which one there
+  std::array<std::byte, 16> device_uuid{};  ///< the GPU, whatever number it has in either process
+  std::uint64_t bytes = 0;
+  std::uint64_t id = 0;
+};
+
+/// A peer's allocation in this process's address space. Unmapped at the end.
+class Mapping {
+ public:
+  virtual ~Mapping() = default;
+  virtual std::span<std::byte> memory() const = 0;  ///< device addresses: not for the processor
+  virtual int device() const = 0;
+};
+
+/// Keeps what a ShareHandle names open for peers. Ended with it: peers that have it mapped keep their mapping.
+class Shared {
+ public:
+  virtual ~Shared() = default;
+  virtual const ShareHandle& handle() const = 0;
+};
+
+/// Host memory that devices reach too. Freed at the end.
+class Pinned {
+ public:
+  virtual ~Pinned() = default;
+  virtual std::span<std::byte> memory() const = 0;
+  virtual std::byte* device_address() const = 0;  ///< what kernels call it
+};
+
+/// A private, non-blocking queue of copies on one device, done in order. One thread at a time.
+class CopyQueue {
+ public:
+  /// Waits for what is under way.
+  virtual ~CopyQueue() = default;
+  virtual int device() const = 0;
+  /// Begins a copy between any two of: device memory, mapped memory of peers, pinned host memory. Its number; numbers
+  /// count up by one.
+  virtual Result<std::uint64_t> copy(void* to, const void* from, std::size_t bytes) = 0;
+  /// Stores eight aligned bytes into device memory (or pinned host memory), after everything before it.
+  virtual Result<std::uint64_t> store(void* to, std::uint64_t value) = 0;
+  /// Copies up to this number are done: their bytes are visible to the processor and to kernels. A load; now and then a
+  /// look at the device. An error is the device's: nothing more will be done.
+  virtual Result<std::uint64_t> completed() = 0;
+};
+
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  virtual std::string_view name() const = 0;  ///< "cuda"
+  virtual int devices() const = 0;
+  virtual std::string bus_id(int device) const = 0;  ///< "0000:1b:00.0"
+  /// The allocation around an address; nothing for host memory and for what is not mapped at all.
+  virtual std::optional<Allocation> find(const void* address) = 0;
+  virtual Result<std::unique_ptr<Shared>> share(const Allocation& allocation) = 0;
+  /// Maps a peer's. Not for handles of this process.
+  virtual Result<std::unique_ptr<Mapping>> map(const ShareHandle& handle) = 0;
+  virtual Result<std::unique_ptr<Pinned>> allocate_pinned(std::size_t bytes) = 0;
+  /// Makes host memory that is there already reachable for devices, until the end.
+  virtual Result<std::unique_ptr<Pinned>> pin(std::span<std::byte> memory) = 0;
+  virtual Result<std::unique_ptr<CopyQueue>> open_queue(int device) = 0;
+  /// A dma-buf descriptor of a range of device memory, for NICs: the caller closes it.
+  virtual Result<int> dma_buf(std::span<std::byte> memory) = 0;
+  /// What NICs have written to the device's memory becomes visible to its kernels. `unsupported`: read back instead.
+  virtual Result<void> flush_writes(int device) = 0;
+};
+
+/// The machine's; null where there is no GPU, no driver, or RAILYARD_GPU=off. Found at the first call, and not before:
+/// a process that never brings device memory never loads it.
+Driver* driver();
+/// The same, if it was found already or its library is in the process: a pointer can be device memory only then.
+Driver* loaded_driver();
+
+}  // namespace railyard::accelerator
