@@ -85,7 +85,7 @@ struct Capabilities {
   bool landings_use_receives = false;     ///< a write's immediate uses up a posted receive: more are wanted
   bool chains_posts = false;              ///< posts leave with the next `ring` or `poll`
   bool native_atomics = false;            ///< `atomic` works
-  bool device_memory = false;             ///< `register_memory` takes a dma-buf
+  bool device_memory = false;             ///< `register_memory` takes device memory
   /// The NIC itself can advance a counter behind the writes it covers (a second queue pair that waits for the first).
   /// No driver does: the engine counts completions. Whoever builds it posts the counter with the write.
   bool counts_alone = false;
@@ -109,6 +109,7 @@ struct Registration {
 struct Access {
   bool remote = false;  ///< peers may read and write it
   bool bulk = false;    ///< only completions tell of bytes in it: they may reach memory in any order
+  int device = -1;      ///< it is memory of this GPU: the processor never touches it
   int dma_buf = -1;     ///< the descriptor of device memory; the span given is then its address there
   std::uint64_t dma_buf_offset = 0;
 };

@@ -19,7 +19,7 @@ namespace railyard::fabric::shm {
 namespace {
 
 constexpr std::uint32_t kAddressMagic = 0x53535952;  // "RYSS"
-constexpr std::uint16_t kAddressVersion = 2;
+constexpr std::uint16_t kAddressVersion = 3;
 
 std::uint64_t random_word() {
   std::uint64_t word = 0;
@@ -84,6 +84,7 @@ Result<void> ShmRail::start() {
   capabilities_.driver = "shm";
   capabilities_.provider = "shared memory";
   capabilities_.delivery_complete = true;
+  capabilities_.device_memory = true;
   capabilities_.virtual_addresses = true;
   capabilities_.max_message = kMostMessage;
   capabilities_.max_write = kMostWrite;
@@ -102,11 +103,14 @@ void ShmRail::stop() {
     link->peer = nullptr;
     if (link->state != Link::State::free) link->state = Link::State::lost;
   }
+  for (const DeviceCopy& copy : copying_) device_copies_.wait(copy.ticket);
+  copying_.clear();
   core_.reset();
   remove_dead_objects(options_.directory);  // of peers that died before anybody had to do with them
   busy_.clear();
   peers_.clear();
   registrations_.clear();
+  device_memory_.clear();
   operations_.clear();
   receive_count_ = 0;
   pending_.clear();
@@ -118,7 +122,7 @@ int ShmRail::descriptor() const { return core_ != nullptr ? core_->bell() : -1; 
 
 bool ShmRail::arm() {
   // What waits for room in a peer's ring is woken by nobody.
-  if (stopped_ || !pending_.empty() || !busy_.empty()) return false;
+  if (stopped_ || !pending_.empty() || !busy_.empty() || !copying_.empty()) return false;
   armed_ = true;
   return core_->fall_asleep();
 }
@@ -216,7 +220,7 @@ void ShmRail::disconnect(RemoteId remote) {
   }
   if (!stopped_) {
     for (Operation& operation : operations_)
-      if (operation.kind != Operation::Kind::free && operation.link == remote) fail_operation(operation, kEnded);
+      if (operation.kind != Operation::Kind::free && operation.link == remote && !operation.ended) end(operation);
   }
   pending_.forget_lost(remote);
   link.state = Link::State::free;
@@ -257,6 +261,7 @@ Result<void> ShmRail::reach(Peer& peer) {
 
 void ShmRail::forget_if_gone(Peer& peer) {
   if (peer.in != nullptr || peer.out != nullptr) return;
+  forget_copies(peer);
   std::erase(busy_, &peer);
   peers_.erase(peer.identity.bytes);
 }
@@ -366,7 +371,7 @@ bool ShmRail::fence(LinkTag tag) {
     close_guests(tag.id, tag.epoch, kFenced, false);
     lives.fence_mark = pending_.mark();
   }
-  return pending_.past(lives.fence_mark);
+  return !copies_of(tag) && pending_.past(lives.fence_mark);
 }
 
 // ---- Memory ----
@@ -375,14 +380,25 @@ Result<Registration> ShmRail::register_memory(std::span<std::byte> memory, Acces
   if (stopped_) return Error(Status::rail_failed, "shared memory: the rail is stopped");
   Registration registration;
   registration.remote_base = reinterpret_cast<std::uintptr_t>(memory.data());
+  if (access.device >= 0) {
+    auto device = device_memory(memory);
+    if (!device) return std::move(device.error());
+    registration.descriptor[static_cast<std::size_t>(Lane::data)] = *device;
+  }
   if (!access.remote) return registration;
-  registration.key = registrations_.add(memory);
+  registration.key = registrations_.add(memory, access.device);
   registration.id[static_cast<std::size_t>(Lane::data)] = 1;
   return registration;
 }
 
 void ShmRail::revoke(const Registration& registration) {
-  if (registration.id[static_cast<std::size_t>(Lane::data)] != 0) registrations_.remove(registration.key);
+  if (stopped_) return;
+  void* const device = registration.descriptor[static_cast<std::size_t>(Lane::data)];
+  if (registration.id[static_cast<std::size_t>(Lane::data)] != 0) {
+    registrations_.remove(registration.key);
+    if (device != nullptr) wait_for_copies(registration.key);
+  }
+  if (device != nullptr) release(*static_cast<DeviceMemory*>(device));
 }
 
 std::string ShmRail::describe_error(int error) const {
@@ -397,7 +413,10 @@ std::string ShmRail::describe_error(int error) const {
                                            "more requests than a link may have",
                                            "a message longer than its receive",
                                            "the link was ended",
-                                           "the rail is stopped"};
+                                           "the rail is stopped",
+                                           "the peer cannot map this process's GPU memory (is it on the same GPU "
+                                           "or one that it sees, and may it read this process's memory?)",
+                                           "the GPU failed"};
   static_assert(std::size(kTexts) == kTroubles);
   const bool known = error >= 0 && error < kTroubles;
   return known ? kTexts[error] : fmt::format("error {}", error);

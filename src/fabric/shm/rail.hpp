@@ -13,9 +13,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "fabric/device_copies.hpp"
 #include "fabric/pending.hpp"
 #include "fabric/rail.hpp"
 #include "fabric/shm/endpoint.hpp"
@@ -25,6 +27,14 @@
 #include "fabric/shm/single_copy.hpp"
 
 namespace railyard::fabric::shm {
+
+/// Device memory of this process that peers may be told of: an allocation.
+struct DeviceMemory {
+  accelerator::Allocation allocation;
+  std::unique_ptr<accelerator::Shared> shared;  ///< once a peer was told
+  std::uint32_t share = 0;
+  std::size_t users = 0;  ///< registrations
+};
 
 class ShmRail final : public Rail, private Listener {
  public:
@@ -89,21 +99,27 @@ class ShmRail final : public Rail, private Listener {
     LinkTag tag;
     std::uint64_t guard_address = 0;
     std::uint64_t guard = 0;
-    std::size_t landing = 0;  ///< bytes of the write whose pieces are arriving
-    bool bad_write = false;   ///< one of them had a bad key
+    std::size_t landing = 0;        ///< bytes of the write whose pieces are arriving
+    bool bad_write = false;         ///< one of them had a bad key
+    Trouble bad_copy = kNoTrouble;  ///< one of its copies by a GPU failed
   };
   /// What this rail was asked to do and has not done yet.
   struct Operation {
     enum class Kind : std::uint8_t {
       free,
-      write,     ///< its bytes go into the ring as there is room
-      pull,      ///< the peer is asked to get the bytes
-      fetch,     ///< a read that the peer is asked to answer
-      own_read,  ///< a read that this rail does itself, then has checked
+      write,        ///< its bytes go into the ring as there is room
+      pull,         ///< the peer is asked to get the bytes
+      fetch,        ///< a read that the peer is asked to answer
+      own_read,     ///< a read that this rail does itself, then has checked
+      device_read,  ///< the same, out of the peer's device memory
     };
     Kind kind = Kind::free;
-    std::uint32_t index = 0;  ///< in the table
-    std::uint32_t use = 1;    ///< how often that place was used: with the index it is the operation's handle
+    bool ended = false;              ///< its link has gone: it fails when its copies are done
+    std::uint32_t copying = 0;       ///< device copies under way that touch `local`
+    DeviceMemory* device = nullptr;  ///< `local` is device memory
+    std::uint64_t place = 0;         ///< of a device read: a DevicePlace
+    std::uint32_t index = 0;         ///< in the table
+    std::uint32_t use = 1;           ///< how often that place was used: with the index it is the operation's handle
     RemoteId link = 0;
     PostContext* context = nullptr;
     std::byte* local = nullptr;
@@ -114,7 +130,8 @@ class ShmRail final : public Rail, private Listener {
   };
   /// What a peer has asked for and takes time.
   struct Job {
-    bool pull = false;  ///< else an answer to a read
+    bool pull = false;         ///< else an answer to a read
+    bool from_device = false;  ///< `source` is a DevicePlace
     bool immediate_wanted = false;
     std::uint32_t immediate = 0;
     std::uint64_t number = 0;
@@ -124,6 +141,35 @@ class ShmRail final : public Rail, private Listener {
     std::uint64_t source = 0;  ///< of a pull, in the peer's memory
     std::size_t bytes = 0;
     std::size_t moved = 0;
+  };
+  /// A peer's device memory, as it was told of.
+  struct PeerShare {
+    accelerator::ShareHandle handle;
+    std::uint64_t base = 0;
+    std::shared_ptr<accelerator::Mapping> mapping;  ///< none yet, or none needed
+    bool unusable = false;
+  };
+  /// A copy by a GPU that is under way, and what happens when it is done.
+  struct DeviceCopy {
+    DeviceCopies::Ticket ticket;
+    std::shared_ptr<accelerator::Mapping> source;  ///< stays mapped until then
+    std::byte* bounce = nullptr;
+    std::byte* store_to = nullptr;  ///< host memory that gets the bytes of the bounce buffer
+    std::size_t store_bytes = 0;
+    bool last = true;  ///< of what was asked for
+    Peer* peer = nullptr;
+    // What a peer asked for:
+    LinkTag link;
+    std::uint64_t number = 0;
+    std::uint64_t key = 0;
+    std::uint64_t handle = 0;  ///< 0: it wants no answer
+    std::uint64_t address = 0;
+    bool guarded = false;  ///< the bytes came out of the peer's memory
+    bool immediate_wanted = false;
+    std::uint32_t immediate = 0;
+    std::size_t bytes = 0;
+    // What this side asked for:
+    Operation* operation = nullptr;
   };
   /// A record without payload.
   struct Control {
@@ -142,7 +188,9 @@ class ShmRail final : public Rail, private Listener {
     std::deque<Control> owed;          ///< found no room in the ring
     std::deque<std::uint32_t> moving;  ///< operations with something to move
     std::deque<Job> jobs;
-    bool busy = false;  ///< in `busy_`
+    std::set<std::uint32_t> told;               ///< which of our shares it knows
+    std::map<std::uint32_t, PeerShare> shares;  ///< its device memory
+    bool busy = false;                          ///< in `busy_`
   };
   struct Receive {
     LocalPiece buffer;
@@ -192,6 +240,7 @@ class ShmRail final : public Rail, private Listener {
   void release(Operation& operation);
   void complete(Operation& operation, Event::Kind kind);
   void fail_operation(Operation& operation, int error);
+  void end(Operation& operation);
   Post write_long(Link& link, const RemotePiece& to, LocalPiece from, WriteOptions options, PostContext* context);
   void begin(Peer& peer, Operation& operation);
   Control request_of(const Operation& operation) const;
@@ -218,15 +267,39 @@ class ShmRail final : public Rail, private Listener {
   void take_welcome(Peer& peer, const Record& record);
   void take_shut(Peer& peer, const Record& record);
   void take_bye(Peer& peer, const Record& record);
-  void take_write(Peer& peer, const Arrival& arrival);
+  bool take_write(Peer& peer, const Arrival& arrival);
   void take_job(Peer& peer, const Arrival& arrival);
   void take_check(Peer& peer, const Record& record);
-  void take_answer(Peer& peer, const Arrival& arrival);
+  bool take_answer(Peer& peer, const Arrival& arrival);
   void take_done(Peer& peer, const Record& record);
   void send_after_all(Peer& peer, Operation& operation);
   Link* own_link(const Peer& peer, std::uint64_t number);
   static Guest* guest_of(Peer& peer, std::uint64_t number);
   void land(std::size_t bytes, std::uint32_t immediate);
+
+  // rail_device.cc: memory of GPUs. The processor never touches it: the owner's GPU copies.
+  struct DeviceSource {
+    const std::byte* address = nullptr;
+    std::shared_ptr<accelerator::Mapping> mapping;
+    int device = -1;
+  };
+  Result<DeviceMemory*> device_memory(std::span<std::byte> memory);
+  void release(DeviceMemory& memory);
+  bool tell_share(Peer& peer, DeviceMemory& memory, Trouble& trouble);
+  void take_share(Peer& peer, const Arrival& arrival);
+  void take_unshare(Peer& peer, const Record& record);
+  void take_answer_share(Peer& peer, const Record& record);
+  std::optional<DeviceSource> resolve(Peer& peer, std::uint64_t place, std::size_t bytes);
+  bool begin_copy(int device, void* to, const void* from, std::size_t bytes, DeviceCopy copy);
+  bool do_device_job(Peer& peer, Job& job, const Registrations::Found& found);
+  bool move_device_read(Peer& peer, Operation& operation);
+  bool write_from_ring(Peer& peer, const Guest& guest, const Arrival& arrival, const Registrations::Found& to);
+  bool answer_from_ring(Operation& operation, const Arrival& arrival);
+  void finish_copies();
+  void finish(DeviceCopy& copy, bool good);
+  void wait_for_copies(std::uint64_t key);
+  void forget_copies(const Peer& peer);
+  bool copies_of(const LinkTag& tag) const;
 
   Options options_;
   Capabilities capabilities_;
@@ -243,6 +316,10 @@ class ShmRail final : public Rail, private Listener {
   std::vector<RemoteId> free_links_;
   std::map<LinkName, Lives> lives_;  ///< by link id
   Registrations registrations_;
+  std::vector<std::unique_ptr<DeviceMemory>> device_memory_;
+  std::uint32_t next_share_ = 1;
+  DeviceCopies device_copies_;
+  std::deque<DeviceCopy> copying_;
   std::deque<Operation> operations_;  ///< they do not move
   std::vector<std::uint32_t> free_operations_;
   std::vector<Receive> receives_;  ///< a ring

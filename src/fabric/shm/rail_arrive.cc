@@ -22,20 +22,27 @@ bool ShmRail::take(Inbound& from, const Arrival& arrival) {
     case kMessage:
       return take_message(peer, arrival);
     case kWrite:
-      take_write(peer, arrival);
-      return true;
+      return take_write(peer, arrival);
     case kPull:
     case kRead:
       take_job(peer, arrival);
       return true;
     case kAnswer:
-      take_answer(peer, arrival);
-      return true;
+      return take_answer(peer, arrival);
     case kDone:
       take_done(peer, record);
       return true;
     case kCheck:
       take_check(peer, record);
+      return true;
+    case kShare:
+      take_share(peer, arrival);
+      return true;
+    case kUnshare:
+      take_unshare(peer, record);
+      return true;
+    case kAnswerShare:
+      take_answer_share(peer, record);
       return true;
     case kHello:
       take_hello(peer, record);
@@ -92,33 +99,40 @@ void ShmRail::land(std::size_t bytes, std::uint32_t immediate) {
   tell(event);
 }
 
-void ShmRail::take_write(Peer& peer, const Arrival& arrival) {
+/// False: it takes device memory, and every buffer on the way there is in use.
+bool ShmRail::take_write(Peer& peer, const Arrival& arrival) {
   const Record& record = *arrival.record;
   const std::uint64_t number = record.arguments[0];
   Guest* const guest = guest_of(peer, number);
-  if (guest == nullptr) return;
+  if (guest == nullptr) return true;
   const std::uint64_t handle = record.more[1];
   const std::size_t bytes = arrival.word.bytes;
   const bool last = (arrival.word.flags & kLast) != 0;
-  std::byte* const to = registrations_.find(record.arguments[1], record.more[0], bytes);
-  if (to != nullptr) {
+  const Registrations::Found to = registrations_.find(record.arguments[1], record.more[0], bytes);
+  if (to.on_device() && !guest->bad_write) {
+    if (!write_from_ring(peer, *guest, arrival, to)) return false;
+    guest->landing = last ? 0 : guest->landing + bytes;
+    return true;
+  }
+  if (to) {
     prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
-    copy_bytes(to, arrival.payload, bytes);
+    copy_bytes(to.memory, arrival.payload, bytes);
     guest->landing += bytes;
   } else if (handle == 0) {
     // Its sender has been told that it is done: only the end of the link can tell it otherwise.
     const LinkTag tag = guest->tag;
     shut(peer, number, kBadKey);
     report_left(tag);
-    return;
+    return true;
   } else {
     guest->bad_write = true;
   }
-  if (!last) return;
+  if (!last) return true;
   const bool good = !std::exchange(guest->bad_write, false);
   const std::size_t landed = std::exchange(guest->landing, 0);
   if (good && (arrival.word.flags & kImmediate) != 0) land(landed, static_cast<std::uint32_t>(record.more[2]));
   if (handle != 0) owe(peer, {kDone, 0, {handle, static_cast<std::uint64_t>(good ? kNoTrouble : kBadKey)}, {}});
+  return true;
 }
 
 void ShmRail::take_job(Peer& peer, const Arrival& arrival) {
@@ -137,6 +151,7 @@ void ShmRail::take_job(Peer& peer, const Arrival& arrival) {
   job.handle = record.more[1];
   if (job.pull) {
     job.immediate_wanted = (arrival.word.flags & kImmediate) != 0;
+    job.from_device = (arrival.word.flags & kFromDevice) != 0;
     job.immediate = static_cast<std::uint32_t>(record.more[2]);
     job.source = record.more[3];
     job.bytes = record.more[2] >> 32U;
@@ -149,7 +164,7 @@ void ShmRail::take_job(Peer& peer, const Arrival& arrival) {
 
 void ShmRail::take_check(Peer& peer, const Record& record) {
   if (guest_of(peer, record.arguments[0]) == nullptr) return;
-  const bool good = registrations_.find(record.arguments[1], record.more[0], record.more[2]) != nullptr;
+  const bool good = static_cast<bool>(registrations_.find(record.arguments[1], record.more[0], record.more[2]));
   owe(peer, {kDone, 0, {record.more[1], static_cast<std::uint64_t>(good ? kNoTrouble : kBadKey)}, {}});
 }
 
@@ -166,15 +181,17 @@ void ShmRail::take_shut(Peer& peer, const Record& record) {
   lose(static_cast<RemoteId>(record.arguments[0]), static_cast<int>(record.arguments[1]), false);
 }
 
-void ShmRail::take_answer(Peer& peer, const Arrival& arrival) {
+bool ShmRail::take_answer(Peer& peer, const Arrival& arrival) {
   Operation* const operation = find(peer, arrival.record->arguments[0]);
-  if (operation == nullptr || operation->kind != Operation::Kind::fetch) return;
+  if (operation == nullptr || operation->kind != Operation::Kind::fetch) return true;
   const std::size_t bytes = arrival.word.bytes;
-  if (arrival.record->arguments[1] != operation->moved || bytes > operation->bytes - operation->moved) return;
+  if (arrival.record->arguments[1] != operation->moved || bytes > operation->bytes - operation->moved) return true;
+  if (operation->device != nullptr) return answer_from_ring(*operation, arrival);
   prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
   copy_bytes(operation->local + operation->moved, arrival.payload, bytes);
   operation->moved += bytes;
   if (operation->moved == operation->bytes) complete(*operation, Event::Kind::read);
+  return true;
 }
 
 void ShmRail::take_done(Peer& peer, const Record& record) {
@@ -185,10 +202,13 @@ void ShmRail::take_done(Peer& peer, const Record& record) {
   if (std::find(peer.moving.begin(), peer.moving.end(), operation->index) != peer.moving.end()) return;
   switch (operation->kind) {
     case Operation::Kind::pull:
-      if (trouble == kUnreadable) return send_after_all(peer, *operation);
+      if (trouble == kUnreadable && operation->device == nullptr) return send_after_all(peer, *operation);
       [[fallthrough]];
     case Operation::Kind::write:
       return trouble == kNoTrouble ? complete(*operation, Event::Kind::written) : fail_operation(*operation, trouble);
+    case Operation::Kind::device_read:
+      if (operation->copying != 0 || operation->moved != operation->bytes) return;  // nobody was asked yet
+      [[fallthrough]];
     case Operation::Kind::own_read:
       return trouble == kNoTrouble ? complete(*operation, Event::Kind::read) : fail_operation(*operation, trouble);
     case Operation::Kind::fetch:

@@ -38,8 +38,9 @@ void ShmRail::tell_failed(PostContext* context, int error) {
   Event event;
   event.context = context;
   event.error = error;
-  // The target has no such memory: sent again it would be refused again.
-  if (error == kBadKey || error == kTooLong) event.blame = Blame::operation;
+  // The target has no such memory, or no way to this one: sent again it would be refused again.
+  if (error == kBadKey || error == kTooLong || error == kNotMapped || error == kDeviceError)
+    event.blame = Blame::operation;
   tell(event);
 }
 
@@ -63,6 +64,9 @@ ShmRail::Operation* ShmRail::take_operation(Operation::Kind kind, RemoteId link,
   operation.moved = 0;
   operation.remote = remote;
   operation.options = {};
+  operation.ended = false;
+  operation.copying = 0;
+  operation.device = static_cast<DeviceMemory*>(local.descriptor);
   return &operation;
 }
 
@@ -75,14 +79,14 @@ ShmRail::Operation* ShmRail::find(const Peer& peer, std::uint64_t handle) {
   const auto index = static_cast<std::uint32_t>(handle);
   if (index >= operations_.size()) return nullptr;
   Operation& operation = operations_[index];
-  if (operation.kind == Operation::Kind::free || operation.use != handle >> 32U) return nullptr;
+  if (operation.kind == Operation::Kind::free || operation.ended || operation.use != handle >> 32U) return nullptr;
   return links_[operation.link]->peer == &peer ? &operation : nullptr;
 }
 
 void ShmRail::release(Operation& operation) {
   operation.kind = Operation::Kind::free;
   ++operation.use;
-  --links_[operation.link]->waiting;
+  if (!operation.ended) --links_[operation.link]->waiting;
   free_operations_.push_back(operation.index);
 }
 
@@ -94,6 +98,13 @@ void ShmRail::complete(Operation& operation, Event::Kind kind) {
 void ShmRail::fail_operation(Operation& operation, int error) {
   tell_failed(operation.context, error);
   release(operation);
+}
+
+/// Its link has gone. It says so when nothing touches its memory any more.
+void ShmRail::end(Operation& operation) {
+  if (operation.copying == 0) return fail_operation(operation, kEnded);
+  --links_[operation.link]->waiting;
+  operation.ended = true;
 }
 
 // ---- Posts ----
@@ -148,7 +159,7 @@ Post ShmRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostC
   if (from.bytes > kMostWrite) return fail("write", kTooLong);
   if (pending_.size() >= kDepth) return Post::busy;
   Outbound& out = *link->peer->out;
-  if (!options.delivery_complete && from.bytes <= piece_of(out)) {
+  if (!options.delivery_complete && from.descriptor == nullptr && from.bytes <= piece_of(out)) {
     const auto* const bytes = static_cast<const std::byte*>(from.address);
     if (!put_piece(out, link->number, to, {bytes, from.bytes}, 0, options, true)) return Post::busy;
     tell_done(Event::Kind::written, context, from.bytes);
@@ -159,7 +170,9 @@ Post ShmRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostC
 
 Post ShmRail::write_long(Link& link, const RemotePiece& to, LocalPiece from, WriteOptions options,
                          PostContext* context) {
-  const bool pull = link.read_by_peer && from.bytes >= options_.single_copy_from;
+  const bool on_device = from.descriptor != nullptr;
+  if (on_device && !link.read_by_peer) return fail("write", kNotMapped);
+  const bool pull = on_device || (link.read_by_peer && from.bytes >= options_.single_copy_from);
   Operation* const operation =
       take_operation(pull ? Operation::Kind::pull : Operation::Kind::write, to.remote, from, to, context);
   if (operation == nullptr) return Post::busy;
@@ -173,7 +186,7 @@ Post ShmRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
   if (link == nullptr) return refuse("read", from.remote);
   if (to.bytes > kMostWrite) return fail("read", kTooLong);
   Peer& peer = *link->peer;
-  const bool own = peer.memory.readable() && to.bytes >= options_.single_copy_from;
+  const bool own = peer.memory.readable() && to.descriptor == nullptr && to.bytes >= options_.single_copy_from;
   Operation* const operation =
       take_operation(own ? Operation::Kind::own_read : Operation::Kind::fetch, from.remote, to, from, context);
   if (operation == nullptr) return Post::busy;
@@ -199,11 +212,16 @@ ShmRail::Control ShmRail::request_of(const Operation& operation) const {
     const RailKind kind = operation.kind == Operation::Kind::fetch ? kRead : kCheck;
     return {kind, 0, {number, remote.key}, {remote.address, handle, operation.bytes}};
   }
+  unsigned flags = operation.options.with_immediate ? kImmediate : 0U;
+  std::uint64_t source = reinterpret_cast<std::uintptr_t>(operation.local);
+  if (operation.device != nullptr) {
+    flags |= kFromDevice;
+    source = DevicePlace::pack(operation.device->share, source - operation.device->allocation.base);
+  }
   return {kPull,
-          operation.options.with_immediate ? kImmediate : std::uint8_t{0},
+          static_cast<std::uint8_t>(flags),
           {number, remote.key},
-          {remote.address, handle, std::uint64_t{operation.bytes} << 32U | operation.options.immediate,
-           reinterpret_cast<std::uintptr_t>(operation.local)}};
+          {remote.address, handle, std::uint64_t{operation.bytes} << 32U | operation.options.immediate, source}};
 }
 
 bool ShmRail::put_piece(Outbound& out, std::uint64_t number, const RemotePiece& to, std::span<const std::byte> bytes,
@@ -249,6 +267,7 @@ std::size_t ShmRail::poll(std::span<Event> events) {
   told_ = pending_.empty() ? 0 : pending_.take(events);
   if (told_ < events.size()) {
     core_->poll([this](Inbound& from, const Arrival& arrival) { return take(from, arrival); });
+    if (!copying_.empty()) finish_copies();
     if (!busy_.empty()) move_on();
     if (++turn_ % kPollsPerLook == 0) look_at_rings();
   }
@@ -298,7 +317,17 @@ bool ShmRail::move(Peer& peer, Operation& operation, std::size_t& budget, std::s
       return move_write(peer, operation, budget);
     case Operation::Kind::own_read:
       return move_own_read(peer, operation, copied);
+    case Operation::Kind::device_read:
+      return move_device_read(peer, operation);
     default:
+      if (operation.kind == Operation::Kind::pull && operation.device != nullptr) {
+        Trouble trouble = kNoTrouble;
+        if (!tell_share(peer, *operation.device, trouble)) {
+          if (trouble == kNoTrouble) return false;
+          fail_operation(operation, trouble);
+          return true;
+        }
+      }
       return put_control(*peer.out, request_of(operation));
   }
 }
@@ -343,12 +372,13 @@ bool ShmRail::move_own_read(Peer& peer, Operation& operation, std::size_t& copie
 
 bool ShmRail::do_job(Peer& peer, Job& job, std::size_t& budget, std::size_t& copied) {
   // Looked up for every slice: the memory may have been deregistered since.
-  std::byte* const memory = registrations_.find(job.key, job.address, job.bytes);
-  if (memory == nullptr) {
+  const Registrations::Found found = registrations_.find(job.key, job.address, job.bytes);
+  if (!found) {
     owe(peer, {kDone, 0, {job.handle, kBadKey}, {}});
     return true;
   }
-  return job.pull ? do_pull(peer, job, memory, copied) : do_answer(peer, job, memory, budget);
+  if (found.on_device() || job.from_device) return do_device_job(peer, job, found);
+  return job.pull ? do_pull(peer, job, found.memory, copied) : do_answer(peer, job, found.memory, budget);
 }
 
 bool ShmRail::do_pull(Peer& peer, Job& job, std::byte* memory, std::size_t& copied) {

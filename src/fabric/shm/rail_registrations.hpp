@@ -14,16 +14,18 @@ class Registrations {
  public:
   explicit Registrations(std::uint32_t first_use) : first_use_(first_use) {}
 
-  std::uint64_t add(std::span<std::byte> memory) {
+  /// `device`: of which GPU; -1: host memory.
+  std::uint64_t add(std::span<std::byte> memory, int device) {
     std::uint32_t place = static_cast<std::uint32_t>(entries_.size());
     if (free_.empty()) {
-      entries_.push_back({{}, first_use_, false});
+      entries_.push_back({{}, first_use_, -1, false});
     } else {
       place = free_.back();
       free_.pop_back();
     }
     Entry& entry = entries_[place];
     entry.memory = memory;
+    entry.device = device;
     entry.live = true;
     return std::uint64_t{entry.use} << 32U | place;
   }
@@ -37,14 +39,20 @@ class Registrations {
     }
   }
 
+  struct Found {
+    std::byte* memory = nullptr;
+    int device = -1;
+    explicit operator bool() const { return memory != nullptr; }
+    bool on_device() const { return device >= 0; }
+  };
   /// The memory that `bytes` at `address` (a pointer of this process) mean under the key; null: they are not ours to
   /// touch.
-  std::byte* find(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) {
+  Found find(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) {
     const Entry* const entry = live(key);
-    if (entry == nullptr) return nullptr;
+    if (entry == nullptr) return {};
     const std::uint64_t offset = address - reinterpret_cast<std::uintptr_t>(entry->memory.data());
-    if (offset > entry->memory.size() || bytes > entry->memory.size() - offset) return nullptr;
-    return entry->memory.data() + offset;
+    if (offset > entry->memory.size() || bytes > entry->memory.size() - offset) return {};
+    return {entry->memory.data() + offset, entry->device};
   }
 
   void clear() {
@@ -56,6 +64,7 @@ class Registrations {
   struct Entry {
     std::span<std::byte> memory;
     std::uint32_t use = 0;
+    int device = -1;
     bool live = false;
   };
   Entry* live(std::uint64_t key) {

@@ -1,6 +1,7 @@
 #include "fabric/shm/single_copy.hpp"
 
 #include <sys/uio.h>
+#include <unistd.h>
 
 namespace railyard::fabric::shm {
 
@@ -15,6 +16,8 @@ PeerMemory PeerMemory::probe(const PeerObject& peer) {
   if (!same) memory.pid_ = 0;
   return memory;
 }
+
+bool PeerMemory::own() const { return pid_ == ::getpid(); }
 
 bool PeerMemory::read(std::span<std::byte> to, std::uint64_t address) const {
   const iovec here{to.data(), to.size()};

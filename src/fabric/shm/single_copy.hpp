@@ -20,6 +20,8 @@ class PeerMemory {
   static PeerMemory probe(const PeerObject& peer);
 
   bool readable() const { return pid_ != 0; }
+  /// It is this very process.
+  bool own() const;
   /// All of the bytes, or false.
   bool read(std::span<std::byte> to, std::uint64_t address) const;
 

@@ -1,0 +1,68 @@
+#include "fabric/device_copies.hpp"
+
+#include <thread>
+
+#include "base/log.hpp"
+
+namespace railyard::fabric {
+
+Result<DeviceCopies::Queue*> DeviceCopies::queue_of(int device) {
+  accelerator::Driver* const driver = accelerator::loaded_driver();
+  if (driver == nullptr || device < 0)
+    return Error(Status::unsupported, "device memory: there is no GPU driver in this process");
+  const auto index = static_cast<std::size_t>(device);
+  if (queues_.size() <= index) queues_.resize(index + 1);
+  Queue& queue = queues_[index];
+  if (queue.queue == nullptr) {
+    auto opened = driver->open_queue(device);
+    if (!opened) return std::move(opened.error());
+    queue.queue = std::move(*opened);
+  }
+  return &queue;
+}
+
+Result<DeviceCopies::Ticket> DeviceCopies::copy(int device, void* to, const void* from, std::size_t bytes) {
+  auto queue = queue_of(device);
+  if (!queue) return std::move(queue.error());
+  auto number = (*queue)->queue->copy(to, from, bytes);
+  if (!number) return std::move(number.error());
+  return Ticket{device, *number};
+}
+
+DeviceCopies::State DeviceCopies::state(const Ticket& ticket) {
+  Queue& queue = queues_[static_cast<std::size_t>(ticket.device)];
+  if (queue.done >= ticket.number) return State::done;
+  if (queue.failed) return State::failed;
+  const auto completed = queue.queue->completed();
+  if (!completed) {
+    log_error("copies on GPU {}: {}", ticket.device, completed.error().text());
+    queue.failed = true;
+    return State::failed;
+  }
+  queue.done = *completed;
+  return queue.done >= ticket.number ? State::done : State::under_way;
+}
+
+DeviceCopies::State DeviceCopies::wait(const Ticket& ticket) {
+  for (State now = state(ticket);; now = state(ticket)) {
+    if (now != State::under_way) return now;
+    std::this_thread::yield();
+  }
+}
+
+std::byte* DeviceCopies::take_bounce() {
+  if (free_.empty() && bounces_.size() < kMostBounces) {
+    accelerator::Driver* const driver = accelerator::loaded_driver();
+    if (driver == nullptr) return nullptr;
+    auto pinned = driver->allocate_pinned(kBounceBytes);
+    if (!pinned) return nullptr;
+    free_.push_back((*pinned)->memory().data());
+    bounces_.push_back(std::move(*pinned));
+  }
+  if (free_.empty()) return nullptr;
+  std::byte* const bounce = free_.back();
+  free_.pop_back();
+  return bounce;
+}
+
+}  // namespace railyard::fabric

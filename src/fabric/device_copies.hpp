@@ -1,0 +1,51 @@
+/// Copies to and from device memory, for rails that move bytes themselves: a queue for each device and a few pinned
+/// buffers that host memory passes through. One thread at a time, as with everything of a rail.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "accelerator/accelerator.hpp"
+#include "railyard/result.hpp"
+
+namespace railyard::fabric {
+
+class DeviceCopies {
+ public:
+  static constexpr std::size_t kBounceBytes = std::size_t{256} * 1024;
+  static constexpr std::size_t kMostBounces = 16;
+
+  /// A copy under way.
+  struct Ticket {
+    int device = -1;
+    std::uint64_t number = 0;
+  };
+  enum class State : std::uint8_t { under_way, done, failed };
+
+  /// Begins a copy by the engines of `device`; either side may be device memory, mapped memory of a peer, or a bounce
+  /// buffer.
+  Result<Ticket> copy(int device, void* to, const void* from, std::size_t bytes);
+  State state(const Ticket& ticket);
+  /// Waits, for as long as the device takes.
+  State wait(const Ticket& ticket);
+
+  /// A pinned buffer of kBounceBytes; null: all are in use, or there is no pinned memory.
+  std::byte* take_bounce();
+  void give_bounce(std::byte* bounce) { free_.push_back(bounce); }
+
+ private:
+  struct Queue {
+    std::unique_ptr<accelerator::CopyQueue> queue;
+    std::uint64_t done = 0;
+    bool failed = false;
+  };
+  Result<Queue*> queue_of(int device);
+
+  std::vector<Queue> queues_;  ///< by device
+  std::vector<std::unique_ptr<accelerator::Pinned>> bounces_;
+  std::vector<std::byte*> free_;
+};
+
+}  // namespace railyard::fabric
