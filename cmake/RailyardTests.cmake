@@ -17,6 +17,16 @@ add_library(verbs-double STATIC ${verbs_double_sources})
 target_include_directories(verbs-double PRIVATE src tests)
 target_link_libraries(verbs-double PRIVATE railyard_compiler railyard)
 
+# The CUDA double takes the place of libcuda.so.1 by its name: tests open it before the library looks, or find it on
+# LD_LIBRARY_PATH.
+set(cuda_double_directory ${CMAKE_BINARY_DIR}/tests/doubles/cuda)
+file(GLOB cuda_double_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/doubles/cuda/*.cc)
+add_library(cuda-double SHARED ${cuda_double_sources})
+set_target_properties(cuda-double PROPERTIES
+  OUTPUT_NAME cuda SOVERSION 1 LIBRARY_OUTPUT_DIRECTORY ${cuda_double_directory} CXX_VISIBILITY_PRESET hidden)
+target_include_directories(cuda-double PRIVATE include src tests)
+target_link_libraries(cuda-double PRIVATE railyard_compiler Threads::Threads)
+
 # Instructions of a verbs rail beside bare calls, counted on the double. Under a sanitizer they would say nothing.
 add_executable(bench-verbs-cost bench/verbs/cost.cc)
 set_target_properties(bench-verbs-cost PROPERTIES
@@ -30,7 +40,7 @@ if(NOT RAILYARD_SANITIZE)
     SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS fabric)
 endif()
 
-foreach(layer base bootstrap fabric memory topology transport window message telemetry sim c_api tools)
+foreach(layer base accelerator bootstrap fabric memory topology transport window message telemetry sim c_api tools)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/tests/${layer})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc ${folder}/*.c)
   if(NOT sources)
@@ -45,9 +55,11 @@ foreach(layer base bootstrap fabric memory topology transport window message tel
     RAILYARD_BIN_DIR="${CMAKE_BINARY_DIR}/bin"
     RAILYARD_COMMAND="${CMAKE_BINARY_DIR}/bin/railyard"
     RAILYARD_STRICT_PROVIDER_DIR="${strict_provider_directory}"
+    RAILYARD_CUDA_DOUBLE="${cuda_double_directory}/libcuda.so.1"
     $<$<BOOL:${RAILYARD_HAVE_PMIX}>:RAILYARD_HAVE_PMIX=1>)
   target_link_libraries(${layer}_test PRIVATE railyard_compiler verbs-double railyard fmt::fmt railyard_libfabric_headers
     GTest::gmock GTest::gtest GTest::gtest_main rapidcheck)
+  add_dependencies(${layer}_test cuda-double)
   if(TARGET strict-fi)
     add_dependencies(${layer}_test strict-fi)
   endif()

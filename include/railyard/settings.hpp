@@ -31,6 +31,7 @@ struct Settings {
   std::uint32_t chunk_max = 1024 * 1024;  ///< RAILYARD_CHUNK_MAX: largest piece
   std::uint32_t timeout_ms = 30000;       ///< RAILYARD_TIMEOUT_MS: default deadline of every wait
   std::uint32_t bootstrap_timeout_ms = 60000;  ///< RAILYARD_BOOTSTRAP_TIMEOUT_MS
+  std::string gpu = "auto";                    ///< RAILYARD_GPU: "off": device memory is not looked for
   std::string shared_memory = "on";  ///< RAILYARD_SHARED_MEMORY: "off": peers on this host are reached like any other
   std::string shared_memory_directory = "/dev/shm";  ///< RAILYARD_SHARED_MEMORY_DIRECTORY: where its objects lie
   std::string failover = "on";                       ///< RAILYARD_FAILOVER: "off": a rail that fails ends its flows

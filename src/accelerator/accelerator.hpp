@@ -18,7 +18,7 @@
 
 namespace railyard::accelerator {
 
-/// An allocation of device memory.
+/// An allocation of device memory. Memory that the processor may touch (pinned, managed) is host memory here.
 struct Allocation {
   int device = -1;
   std::uintptr_t base = 0;
@@ -32,8 +32,9 @@ struct ShareHandle {
   enum class Kind : std::uint8_t { none, ipc, descriptor };
   Kind kind = Kind::none;
   std::array<std::byte, 64> ipc{};          ///< Kind::ipc: the driver's own name for it
-  std::int32_t pid = 0;                     ///< Kind::descriptor: whose
-  std::int32_t descriptor = -1;             ///< and which one there
+  std::int32_t pid = 0;                     ///< whose
+  std::int32_t descriptor = -1;             ///< Kind::descriptor: which one there
+  std::uint64_t owner = 0;                  ///< a random number of that process: pids are not unique among containers
   std::array<std::byte, 16> device_uuid{};  ///< the GPU, whatever number it has in either process
   std::uint64_t bytes = 0;
   std::uint64_t id = 0;
@@ -84,16 +85,18 @@ class Driver {
   virtual std::string_view name() const = 0;  ///< "cuda"
   virtual int devices() const = 0;
   virtual std::string bus_id(int device) const = 0;  ///< "0000:1b:00.0"
-  /// The allocation around an address; nothing for host memory and for what is not mapped at all.
+  /// The allocation around an address; nothing for host memory and for what is not mapped at all. Memory of several
+  /// physical allocations in one range (expandable segments) is as many allocations here.
   virtual std::optional<Allocation> find(const void* address) = 0;
   virtual Result<std::unique_ptr<Shared>> share(const Allocation& allocation) = 0;
-  /// Maps a peer's. Not for handles of this process.
-  virtual Result<std::unique_ptr<Mapping>> map(const ShareHandle& handle) = 0;
+  /// Maps a peer's, to be used by queues of `device`; -1: of the device that holds it. Not for handles of this process.
+  virtual Result<std::unique_ptr<Mapping>> map(const ShareHandle& handle, int device = -1) = 0;
   virtual Result<std::unique_ptr<Pinned>> allocate_pinned(std::size_t bytes) = 0;
   /// Makes host memory that is there already reachable for devices, until the end.
   virtual Result<std::unique_ptr<Pinned>> pin(std::span<std::byte> memory) = 0;
   virtual Result<std::unique_ptr<CopyQueue>> open_queue(int device) = 0;
-  /// A dma-buf descriptor of a range of device memory, for NICs: the caller closes it.
+  /// A dma-buf descriptor of a range of device memory, for NICs: the caller closes it. Begins and ends at pages of the
+  /// host (an allocation may end before the range does, within its last page).
   virtual Result<int> dma_buf(std::span<std::byte> memory) = 0;
   /// What NICs have written to the device's memory becomes visible to its kernels. `unsupported`: read back instead.
   virtual Result<void> flush_writes(int device) = 0;

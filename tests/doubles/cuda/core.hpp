@@ -1,0 +1,114 @@
+/// What the parts of the double share.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "accelerator/cuda_library.hpp"
+#include "doubles/cuda/cuda_double.hpp"
+
+/// The driver's calls: found by name, never called by one another.
+#define CUDA_DOUBLE_CALL extern "C" __attribute__((visibility("default")))
+
+namespace cuda_double {
+
+namespace cuda = railyard::accelerator::cuda;
+using cuda::Address;
+using cuda::Code;
+
+constexpr std::size_t kGranularity = std::size_t{2} << 20;  ///< of cuMemCreate
+constexpr std::size_t kMostDevices = 16;
+
+/// Physical memory: a file and where its bytes are mapped.
+struct Block {
+  int device = 0;
+  std::size_t bytes = 0;
+  int descriptor = -1;
+  std::byte* secret = nullptr;
+  std::uint64_t inode = 0;
+  int handle_types = 0;
+  std::uint64_t id = 0;
+
+  Block() = default;
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block();
+  static std::shared_ptr<Block> create(std::size_t bytes, int device);
+  /// Of a descriptor that stays the caller's.
+  static std::shared_ptr<Block> adopt(int descriptor);
+};
+
+enum class RangeKind { allocated, opened, mapped };
+
+/// Device addresses that are in use.
+struct Range {
+  std::size_t bytes = 0;
+  std::shared_ptr<Block> block;
+  RangeKind kind = RangeKind::allocated;
+  std::uint64_t id = 0;
+  bool accessible = true;
+  int opens = 1;
+  cuda::IpcHandle name{};
+};
+
+struct HostRange {
+  std::size_t bytes = 0;
+  bool managed = false;
+  bool registered = false;
+};
+
+struct Handle {
+  std::shared_ptr<Block> block;
+  int count = 1;
+};
+
+/// Bytes that the processor can reach, and what keeps them there.
+struct Reached {
+  std::byte* bytes = nullptr;
+  std::shared_ptr<Block> block;
+};
+
+struct State {
+  std::mutex mutex;
+  bool started = false;
+  int devices = 2;
+  bool stream_writes = true;
+  int version = 13;
+  std::map<Address, Range> ranges;
+  std::map<Address, HostRange> hosts;
+  std::map<Address, std::size_t> reservations;
+  std::map<cuda::MemoryHandle, Handle> handles;
+  std::uint64_t next_id = 1;
+  std::set<void*> streams;
+  std::set<void*> events;
+  std::atomic<unsigned> copy_us{0};
+  std::atomic<std::uint64_t> copies{0};
+  std::atomic<std::uint64_t> failing_copy{0};
+  std::atomic<Code> failure[kMostDevices]{};  ///< what every later call on the device says
+
+  /// With the mutex held.
+  std::map<Address, Range>::iterator find(Address address);
+  std::map<Address, HostRange>::iterator find_host(Address address);
+  /// Device memory; with `pageable` any memory of the host as well, else pinned and managed memory.
+  std::optional<Reached> reach(Address address, std::size_t bytes, bool pageable);
+};
+
+State& state();
+/// Addresses that nothing can touch; 0: none left.
+Address reserve(std::size_t bytes);
+void unreserve(Address address, std::size_t bytes);
+/// The device of the calling thread's context; -1: none is current.
+int current_device();
+std::size_t round_up(std::size_t bytes, std::size_t unit);
+
+}  // namespace cuda_double

@@ -1,0 +1,39 @@
+/// What tests may ask of the double of the CUDA driver (libcuda.so.1 without a GPU) beside the driver's own calls.
+///
+/// Device memory is a file in memory: its address cannot be touched by the processor (SIGSEGV), as on a GPU whose
+/// driver maps nothing; the bytes are mapped a second time where only the double knows. Copies run on a thread for each
+/// stream, after a random delay. Other processes map it as they would on a GPU.
+///
+/// Environment, read when the driver starts: CUDA_DOUBLE_DEVICES (2), CUDA_DOUBLE_COPY_US (each copy takes as long, at
+/// least), CUDA_DOUBLE_FAIL_COPY (the number of the copy that fails, from 1), CUDA_DOUBLE_STREAM_WRITES (0: streams do
+/// not write values), CUDA_DOUBLE_VERSION (11: knows neither mappings nor block ids of pointers).
+///
+/// A dma-buf descriptor is the file, and its position (lseek) is where the range begins in it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+/// What is there now in this process. All zero: nothing is left.
+struct CudaDoubleLive {
+  std::size_t allocations;   ///< cuMemAlloc, cuMemAllocManaged
+  std::size_t mappings;      ///< of IPC handles and by cuMemMap
+  std::size_t reservations;  ///< cuMemAddressReserve
+  std::size_t handles;       ///< of memory: created, retained, imported
+  std::size_t pinned;        ///< cuMemHostAlloc, cuMemHostRegister
+  std::size_t streams;
+  std::size_t events;
+};
+
+void cuda_double_live(CudaDoubleLive* live);
+/// Reads or writes device memory behind the driver's back, at once. Whether the range is device memory.
+int cuda_double_peek(void* to, const void* device, std::size_t bytes);
+int cuda_double_poke(void* device, const void* from, std::size_t bytes);
+/// From now on. 0: random delays alone.
+void cuda_double_set_copy_us(unsigned microseconds);
+/// The copy that fails, counted from now on: 1 is the next, 0 none. Its device is broken then, until it is mended.
+void cuda_double_fail_copy(std::uint64_t number);
+void cuda_double_mend();
+}
