@@ -31,6 +31,7 @@ Result<std::vector<RailOffer>> discover_shm(const Settings& settings) {
   offer.domain = "memory";
   offer.fabric = kSharedMemoryFabric;
   offer.loopback = true;
+  offer.device_memory = true;
   return std::vector<RailOffer>{std::move(offer)};
 }
 

@@ -9,6 +9,9 @@ namespace railyard::memory {
 
 namespace {
 
+/// Allocations of GPUs that are remembered.
+constexpr std::size_t kMostOnDevices = 256;
+
 std::uintptr_t page_of(std::uintptr_t address) { return address & ~(std::uintptr_t{page_bytes()} - 1); }
 
 std::span<std::byte> bytes_between(std::uintptr_t first, std::uintptr_t last) {
@@ -32,7 +35,7 @@ Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> mem
 }
 
 Result<std::shared_ptr<Region>> RegionCache::expose(std::span<std::byte> memory) {
-  if (auto mapped = check_mapped(memory); !mapped) return std::move(mapped.error());
+  if (auto usable = check_usable(memory); !usable) return std::move(usable.error());
   auto region = Region::open(rails_, memory, {.remote = true, .bulk = access_.bulk});
   if (region) (*region)->single_use_ = true;
   return region;
@@ -50,6 +53,7 @@ Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> mem
   // What leaves the cache is let go after the lock: closing a registration takes its time.
   std::vector<std::shared_ptr<Region>> dropped;
   const std::lock_guard lock(mutex_);
+  if (const auto device = find_device(memory.data())) return find_on_device(memory, *device, dropped);
   auto entry = entries_.upper_bound(begin);
   if (entry != entries_.begin() && !memory.empty() && end > begin) {
     --entry;
@@ -64,6 +68,35 @@ Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> mem
   ++statistics_.misses;
   if (!keep) return register_pages(page_of(begin), page_of(end - 1) + page_bytes());
   return add(page_of(begin), page_of(end - 1) + page_bytes(), dropped);
+}
+
+Result<std::shared_ptr<Region>> RegionCache::find_on_device(std::span<const std::byte> memory,
+                                                            const accelerator::Allocation& allocation,
+                                                            std::vector<std::shared_ptr<Region>>& dropped) {
+  if (auto usable = check_usable(memory); !usable) return std::move(usable.error());
+  const auto same = [&](const auto& entry) { return entry.first.id == allocation.id; };
+  if (auto known = std::ranges::find_if(on_devices_, same); known != on_devices_.end()) {
+    ++statistics_.hits;
+    std::rotate(known, known + 1, on_devices_.end());
+    return on_devices_.back().second;
+  }
+  ++statistics_.misses;
+  // What lay there before is gone.
+  std::erase_if(on_devices_, [&](auto& entry) {
+    if (entry.first.base >= allocation.base + allocation.bytes ||
+        allocation.base >= entry.first.base + entry.first.bytes)
+      return false;
+    dropped.push_back(std::move(entry.second));
+    return true;
+  });
+  auto region = Region::open(rails_, bytes_between(allocation.base, allocation.base + allocation.bytes), access_);
+  if (!region) return region;
+  if (on_devices_.size() == kMostOnDevices) {
+    dropped.push_back(std::move(on_devices_.front().second));
+    on_devices_.erase(on_devices_.begin());
+  }
+  on_devices_.emplace_back(allocation, *region);
+  return region;
 }
 
 /// Registers the pages from `first` to `last`, with the entries that they overlap where that still works.
@@ -128,6 +161,11 @@ void RegionCache::forget(std::span<const std::byte> memory) {
   const std::lock_guard lock(mutex_);
   for (auto entry = first_touching(page_of(begin)); entry != entries_.end() && entry->first < last;)
     erase(entry++, dropped);
+  std::erase_if(on_devices_, [&](auto& entry) {
+    if (begin >= entry.first.base + entry.first.bytes || entry.first.base >= begin + memory.size()) return false;
+    dropped.push_back(std::move(entry.second));
+    return true;
+  });
 }
 
 RegionCache::Statistics RegionCache::statistics() const {

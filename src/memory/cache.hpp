@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "memory/place.hpp"
 #include "memory/region.hpp"
 
 namespace railyard::memory {
@@ -67,6 +68,9 @@ class RegionCache {
   using Entries = std::map<Address, Entry>;
 
   Result<std::shared_ptr<Region>> find(std::span<const std::byte> memory, bool keep);
+  Result<std::shared_ptr<Region>> find_on_device(std::span<const std::byte> memory,
+                                                 const accelerator::Allocation& allocation,
+                                                 std::vector<std::shared_ptr<Region>>& dropped);
   Result<std::shared_ptr<Region>> add(Address first, Address last, std::vector<std::shared_ptr<Region>>& dropped);
   Result<std::shared_ptr<Region>> register_pages(Address first, Address last);
   Entries::iterator first_touching(Address first);
@@ -80,6 +84,9 @@ class RegionCache {
   mutable std::mutex mutex_;
   Entries entries_;            ///< by first address; never overlapping
   std::list<Address> by_use_;  ///< the most recently used first
+  /// Whole allocations of GPUs, the most recently used last. An address says nothing there: another allocation may
+  /// have taken it.
+  std::vector<std::pair<accelerator::Allocation, std::shared_ptr<Region>>> on_devices_;
   Statistics statistics_;
 };
 

@@ -1,6 +1,10 @@
 #include "memory/region.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
+
+#include "memory/place.hpp"
 
 namespace railyard::memory {
 
@@ -23,7 +27,16 @@ Result<std::shared_ptr<Region>> Region::open(std::span<fabric::Rail* const> rail
                                              fabric::Access access) {
   std::shared_ptr<Region> region(new Region(rails, memory));
   std::size_t dead = 0;
+  if (const auto device = find_device(memory.data())) region->device_ = access.device = device->device;
   for (fabric::Rail*& rail : region->rails_) {
+    if (access.device >= 0 && !rail->capabilities().device_memory) {
+      if (++dead == rails.size())
+        return Error(Status::unsupported, fmt::format("{} bytes of GPU {}: no rail here reaches the memory of GPUs",
+                                                      memory.size(), access.device));
+      region->registrations_.emplace_back();
+      rail = nullptr;
+      continue;
+    }
     auto registration = rail->register_memory(memory, access);
     if (registration) {
       region->registrations_.push_back(*registration);

@@ -15,8 +15,8 @@ namespace railyard::memory {
 /// before the rails go and, as with every call of a rail, one thread at a time.
 class Region {
  public:
-  /// Registers on all rails or on none; a rail whose device is gone for good is no obstacle. `memory` must stay mapped
-  /// as long as the region.
+  /// Registers on all rails or on none; a rail whose device is gone for good is no obstacle, and for memory of a GPU
+  /// neither is one that cannot reach it. `memory` must stay mapped as long as the region.
   static Result<std::shared_ptr<Region>> open(std::span<fabric::Rail* const> rails, std::span<std::byte> memory,
                                               fabric::Access access);
   ~Region();
@@ -25,6 +25,10 @@ class Region {
 
   std::span<std::byte> memory() const noexcept { return memory_; }
   const fabric::Registration& on(std::size_t rail) const noexcept { return registrations_[rail]; }
+  /// Whose memory it is: a GPU's number, or -1.
+  int device() const noexcept { return device_; }
+  /// Whether this rail can reach it.
+  bool reached_by(std::size_t rail) const noexcept { return rails_[rail] != nullptr; }
   /// Takes the memory back on every rail: when this returns, no peer reads or writes it. No post of our own that names
   /// it may be in flight (`Engine::revoke` sees to that). The second call finds nothing left to do.
   void revoke();
@@ -40,8 +44,9 @@ class Region {
   Region(std::span<fabric::Rail* const> rails, std::span<std::byte> memory);
 
   std::span<std::byte> memory_;
-  std::vector<fabric::Rail*> rails_;                 ///< null: gone for good
+  std::vector<fabric::Rail*> rails_;                 ///< null: gone for good, or no way to this memory
   std::vector<fabric::Registration> registrations_;  ///< by rail; as many as succeeded
+  int device_ = -1;
   bool revoked_ = false;
   bool settled_ = false;
   bool single_use_ = false;

@@ -1,6 +1,7 @@
 /// What happens on a channel while the baton is held: calls are taken, arrivals handed to the half they are for.
 #include <fmt/format.h>
 
+#include "memory/place.hpp"
 #include "message/channel_state.hpp"
 #include "message/context.hpp"
 
@@ -71,7 +72,9 @@ bool ChannelState::prepare(Request& request) {
     return true;
   };
   if (request.sends) {
-    if (request.region != nullptr || request.message.size() <= engine_.settings().eager_bytes) return true;
+    if (request.region != nullptr) return true;
+    const bool eager = request.message.size() <= engine_.settings().eager_bytes;
+    if (eager && (request.message.empty() || !memory::find_device(request.message.data()))) return true;
     return take(engine_.cache().find(request.message), request.region);
   }
   for (std::size_t i = 0; i < request.count; ++i) {

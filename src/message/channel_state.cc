@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "message/context.hpp"
 
 namespace railyard {
@@ -17,6 +19,12 @@ ChannelState::ChannelState(std::shared_ptr<message::Context> context, std::size_
 
 ChannelState::~ChannelState() = default;
 
+bool ChannelState::reaches(const memory::Region& region) const {
+  return flow_ != nullptr && std::ranges::all_of(flow_->route->links, [&](const transport::Link& link) {
+           return region.reached_by(link.rail());
+         });
+}
+
 Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byte> memory) {
   const transport::BatonHold hold(engine_.baton());
   if (closed_by_user_.load(std::memory_order_relaxed)) return failure();
@@ -27,6 +35,12 @@ Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byt
   }
   auto region = memory::Region::open(engine_.rails(), memory, {.remote = true, .bulk = true});
   if (!region) return std::move(region.error());
+  if ((*region)->device() >= 0 && !reaches(**region)) {
+    return Error(
+        Status::unsupported,
+        fmt::format("{} bytes of GPU {}: the way to this peer does not reach the memory of GPUs: use host memory",
+                    memory.size(), (*region)->device()));
+  }
   auto state = std::make_unique<MemoryState>();
   state->channel = shared_from_this();
   state->id = receiver_.add_region(*region);

@@ -67,6 +67,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   bool lingers = false;
 
  private:
+  bool reaches(const memory::Region& region) const;
   Request* free_request(bool sends);
   void hand_over(Request* request);
   void post(Request* request);

@@ -59,7 +59,7 @@ void Receiver::place_unexpected(Request& request) {
       return;
     }
     const bool arriving = stream_.on && stream_.request == nullptr && &*message == &waiting_.back();
-    if (message->arrived != 0) std::memcpy(place.memory.data(), message->message.data(), message->arrived);
+    store(place, 0, std::span(message->message).first(message->arrived));
     const std::uint64_t size = message->message.size();
     waiting_bytes_ -= size;
     waiting_.erase(message);
@@ -119,13 +119,39 @@ bool Receiver::on_eager(const transport::wire::RecordHeader& header, std::span<c
   if (further != stream_.on) return false;
   if (!further && !begin(static_cast<int>(header.exposure), head)) return overflow.has_value();
   if (piece.size() > stream_.bytes - stream_.arrived) return false;
-  std::byte* const to =
-      stream_.request != nullptr ? stream_.request->places[stream_.slot].memory.data() : waiting_.back().message.data();
-  if (!piece.empty()) std::memcpy(to + stream_.arrived, piece.data(), piece.size());
+  if (stream_.request != nullptr)
+    store(stream_.request->places[stream_.slot], stream_.arrived, piece);
+  else if (!piece.empty())
+    std::memcpy(waiting_.back().message.data() + stream_.arrived, piece.data(), piece.size());
   stream_.arrived += piece.size();
   if (stream_.request == nullptr) waiting_.back().arrived = stream_.arrived;
   if (stream_.arrived == stream_.bytes) end_stream();
   return true;
+}
+
+/// Bytes that came inside records. A sender of host memory cannot know that they go to a GPU: that is the slow way.
+void Receiver::store(const Request::Place& place, std::uint64_t at, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  std::byte* const to = place.memory.data() + at;
+  if (place.region == nullptr || place.region->device() < 0) {
+    std::memcpy(to, bytes.data(), bytes.size());
+    return;
+  }
+  std::byte* const bounce = copies_.take_bounce();
+  for (std::size_t done = 0; bounce != nullptr && done < bytes.size();) {
+    const std::size_t part = std::min(bytes.size() - done, fabric::DeviceCopies::kBounceBytes);
+    std::memcpy(bounce, bytes.data() + done, part);
+    const auto ticket = copies_.copy(place.region->device(), to + done, bounce, part);
+    if (!ticket || copies_.wait(*ticket) != fabric::DeviceCopies::State::done) {
+      broken = true;
+      break;
+    }
+    done += part;
+  }
+  if (bounce == nullptr)
+    broken = true;
+  else
+    copies_.give_bounce(bounce);
 }
 
 /// Finds the message whose first piece is here a place, or a buffer until there is one.

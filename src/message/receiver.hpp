@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "fabric/device_copies.hpp"
 #include "message/regions.hpp"
 #include "message/request.hpp"
 #include "message/wire.hpp"
@@ -49,6 +50,7 @@ class Receiver {
 
  private:
   bool is_next(const transport::wire::RecordHeader& header);
+  void store(const Request::Place& place, std::uint64_t at, std::span<const std::byte> bytes);
   /// A message that came ahead of its receive.
   struct Unexpected {
     int tag = 0;
@@ -93,6 +95,7 @@ class Receiver {
   Stream stream_;
   std::uint64_t next_message_ = 0;  ///< the peer counts what it begins
   std::deque<std::uint32_t> withdrawn_;
+  fabric::DeviceCopies copies_;
 };
 
 }  // namespace railyard::message

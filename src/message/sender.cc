@@ -117,7 +117,7 @@ Sender::Start Sender::start(transport::Flow& flow, Request& request) {
 
 Sender::Start Sender::start_ahead(transport::Flow& flow, Request& request) {
   const std::uint64_t size = request.message.size();
-  if (size > eager_bytes_ || eager_bytes_ == 0) return Start::waits;
+  if (!may_be_eager(request) || eager_bytes_ == 0) return Start::waits;
   if (ahead_.size() >= kMostUnexpected || ahead_bytes_ + size > kMostUnexpectedBytes) return Start::waits;
   const EagerHead head{size, 0, 0, 0, 0};
   const int tag = request.tag;
@@ -135,7 +135,7 @@ Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, con
     overflow = Overflow{size, place.room};
     return Start::waits;
   }
-  if (size != 0 && size <= eager_bytes_) {
+  if (size != 0 && may_be_eager(request)) {
     const EagerHead head{size, found.group->number, found.slot, EagerHead::kMatched, 0};
     const bool whole = send_eager(flow, request, head);  // then it is the user's again
     if (!whole && request.started == 0) return Start::no_room;
@@ -145,6 +145,11 @@ Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, con
   if (!write(flow, request, place, {size, found.group->number, found.slot, {}})) return Start::no_room;
   occupy(found);
   return Start::started;
+}
+
+/// Eager bytes pass through the processor's hands, which cannot touch the memory of GPUs.
+bool Sender::may_be_eager(const Request& request) const {
+  return request.message.size() <= eager_bytes_ && (request.region == nullptr || request.region->device() < 0);
 }
 
 void Sender::took(const Request& request) {

@@ -92,6 +92,7 @@ class Sender {
   Start start_ahead(transport::Flow& flow, Request& request);
   bool send_eager(transport::Flow& flow, Request& request, const EagerHead& head);
   bool write(transport::Flow& flow, Request& request, const Slot& slot, const Done& done);
+  bool may_be_eager(const Request& request) const;
   void took(const Request& request);
   Group& add_group();
   /// The first free slot of that tag that the peer has told of.

@@ -44,7 +44,7 @@ inline constexpr std::size_t kBytesPerLook = 1024;
 }
 
 [[gnu::always_inline]] inline Result<Ticket> WindowState::put(const Put& request) {
-  if (is_good(request)) {
+  if (is_good(request) && !on_device(part(request.rank), request.source, request.bytes)) {
     const DirectPart* const direct = part(request.rank).direct;
     if (direct != nullptr && takes(*direct, request) && may_touch(request.rank)) {
       put_directly(*direct, request);
@@ -57,7 +57,8 @@ inline constexpr std::size_t kBytesPerLook = 1024;
 }
 
 inline Result<Ticket> WindowState::get(int rank, std::size_t offset, void* destination, std::size_t bytes) {
-  if (!is_good({.rank = rank, .offset = offset, .source = destination, .bytes = bytes})) {
+  if (!is_good({.rank = rank, .offset = offset, .source = destination, .bytes = bytes}) ||
+      on_device(part(rank), destination, bytes)) {
     return get_by_engine(rank, offset, destination, bytes);
   }
   const DirectPart* const direct = part(rank).direct;

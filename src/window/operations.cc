@@ -8,6 +8,17 @@
 
 namespace railyard::window_detail {
 
+namespace {
+
+/// A copy of a small source, for as long as it is under way.
+struct SmallSource {
+  SmallSource(std::shared_ptr<const void> of, std::size_t size) : storage(std::move(of)), bytes(size) {}
+  std::shared_ptr<const void> storage;
+  std::vector<std::byte> bytes;
+};
+
+}  // namespace
+
 /// Hands work to the flow of `rank`; with no room, waits for some (promise 6: a full queue is back-pressure).
 template <typename Attempt>
 Result<void> WindowState::submit(const char* call, int rank, Attempt&& attempt) {
@@ -69,6 +80,10 @@ Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bul
       }
       work.region = std::move(*region);
     }
+    if (auto reached = check_reach(call, flow, work); !reached) {
+      unusable = std::move(reached.error());
+      return true;
+    }
     if (!attempt(flow, work)) return false;
     work.region.reset();
     return true;
@@ -79,6 +94,23 @@ Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bul
   }
   if (unusable.status() != Status::ok) return unusable;
   return submitted;
+}
+
+/// Memory of a GPU, here or there, and a way that does not reach it.
+Result<void> WindowState::check_reach(const char* call, const transport::Flow& flow,
+                                      const transport::Bulk& work) const {
+  if (!gpus_ || flow.route->links.empty()) return {};
+  for (const transport::Link& link : flow.route->links) {
+    const bool here = work.region->device() < 0 || work.region->reached_by(link.rail());
+    const bool there = !part(flow.peer).on_device || work.remote.keys[link.remote_rail()].key != 0;
+    if (here && there) continue;
+    return Error(Status::unsupported,
+                 fmt::format("{}: the way to rank {} over {} does not reach the memory of GPUs: copy to host memory "
+                             "first, or use a rail that does (shared memory, RDMA)",
+                             call, flow.peer, engine_.rails()[link.rail()]->name()),
+                 {.peer = flow.peer, .rail = static_cast<int>(link.rail()), .operation = call});
+  }
+  return {};
 }
 
 Result<void> WindowState::check_put(const Put& request) const {
@@ -113,10 +145,14 @@ Result<Ticket> WindowState::put_by_engine(Put request) {
     return Ticket{};
   }
 
+  const bool device = on_device(peer, request.source, request.bytes);
+  if (device && is_self(request.rank)) return put_at_home(request);
+
   Ticket ticket;
   ticket.peer = request.rank;
   const bool relaxed = request.order == Order::relaxed && may_relax_;
-  if (!relaxed && request.bytes <= engine_.inline_bytes()) {
+  const bool small = request.bytes <= engine_.inline_bytes();
+  if (!relaxed && small && (!device || request.bytes == 0)) {
     const transport::PutRecord record{
         peer.exposure, request.offset, {static_cast<const std::byte*>(request.source), request.bytes}};
     auto submitted = submit(request.call, request.rank, [&](transport::Flow& flow) {
@@ -129,6 +165,15 @@ Result<Ticket> WindowState::put_by_engine(Put request) {
   }
   // The engine only reads from a put's source.
   transport::Bulk work = bulk(request.rank, request.offset, const_cast<void*>(request.source), request.bytes);
+  if (device && small && !is_on_device(request.source)) {
+    // A small source is free at once, here too.
+    auto copied = std::make_shared<SmallSource>(storage_, request.bytes);
+    std::memcpy(copied->bytes.data(), request.source, request.bytes);
+    work.local = copied->bytes.data();
+    work.region.reset();
+    work.keep = std::move(copied);
+    ticket.slot = kSourceFree;
+  }
   if (request.counter != nullptr) {
     work.counter = &counters_[request.counter->index];
     work.counter_value = request.counter->value;
@@ -145,6 +190,11 @@ Result<Ticket> WindowState::put_by_engine(Put request) {
 Result<Ticket> WindowState::get_by_engine(int rank, std::size_t offset, void* destination, std::size_t bytes) {
   if (auto checked = check_range("get", rank, offset, destination, bytes); !checked) return std::move(checked.error());
   if (bytes == 0) return Ticket{};
+  if (is_self(rank)) {
+    if (auto copied = copy_at_home("get", destination, memory().data() + offset, bytes); !copied)
+      return std::move(copied.error());
+    return Ticket{};
+  }
   Ticket ticket;
   auto submitted = submit_bulk("get", rank, bulk(rank, offset, destination, bytes),
                                [&](transport::Flow& flow, const transport::Bulk& ready) {
@@ -174,6 +224,11 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
   }
   if (op == AtomicOp::fetch && before == nullptr) {
     return Error(Status::invalid, "atomic: a fetch needs a place for the value: use fetch_atomic",
+                 {.peer = rank, .operation = call});
+  }
+  if (part(rank).on_device) {
+    return Error(Status::unsupported,
+                 fmt::format("{}: rank {}'s window is memory of a GPU, whose words only kernels change", call, rank),
                  {.peer = rank, .operation = call});
   }
   if (native_atomics_) return atomic_natively(call, rank, offset, op, body, before);

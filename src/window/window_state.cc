@@ -12,7 +12,7 @@
 
 #include "base/bytes.hpp"
 #include "base/log.hpp"
-#include "memory/mapped.hpp"
+#include "memory/place.hpp"
 #include "window/assemble.hpp"
 
 namespace railyard::window_detail {
@@ -40,6 +40,7 @@ std::vector<std::byte> write_offer(const Offer& offer) {
   writer.u32(offer.part.exposure);
   writer.u32(offer.part.barrier_exposure);
   writer.u32(offer.part.signals);
+  writer.u8(offer.part.on_device ? 1 : 0);
   writer.u8(offer.per_rank ? 1 : 0);
   writer.u8(offer.native_atomics ? 1 : 0);
   writer.u16(static_cast<std::uint16_t>(offer.keys.size()));
@@ -64,6 +65,7 @@ Result<Offer> read_offer(std::span<const std::byte> bytes) {
   offer.part.exposure = reader.u32();
   offer.part.barrier_exposure = reader.u32();
   offer.part.signals = reader.u32();
+  offer.part.on_device = reader.u8() != 0;
   offer.per_rank = reader.u8() != 0;
   offer.native_atomics = reader.u8() != 0;
   const std::uint16_t keys = reader.u16();
@@ -171,8 +173,10 @@ Result<void> WindowState::take_memory(std::span<std::byte> memory, std::size_t b
     if (!pages) return std::move(pages.error());
     storage_->pages = std::move(*pages);
     memory = storage_->pages.memory();
-  } else if (auto mapped = memory::check_mapped(memory); !mapped) {
-    return mapped;
+  } else if (auto usable = memory::check_usable(memory); !usable) {
+    return std::move(usable.error());
+  } else {
+    on_device_ = *usable >= 0;
   }
   exposure_.memory = memory;
   storage_->own_signals.resize(signals);
@@ -184,6 +188,7 @@ Result<void> WindowState::take_memory(std::span<std::byte> memory, std::size_t b
 
 Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options) {
   storage_ = std::make_shared<Storage>();
+  gpus_ = accelerator::loaded_driver() != nullptr;
   per_rank_ = options.per_rank;
   native_atomics_ = options.native_atomics;
   if (native_atomics_ && std::ranges::none_of(engine_.rails(), [](const fabric::Rail* rail) {
@@ -213,7 +218,10 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
     region_ = std::move(*region);
   }
   for (const auto* rail : engine_.rails()) may_relax_ &= rail->capabilities().delivery_complete;
-  const auto id = engine_.expose(exposure_);
+  // Bytes in messages are stored by the processor: for memory of a GPU there is none to store to.
+  transport::Exposure exposed = exposure_;
+  if (on_device_) exposed.memory = {};
+  const auto id = engine_.expose(exposed);
   if (!id) return id.error().copy();
   exposure_id_ = *id;
   const auto barrier_id = engine_.expose(barrier_exposure_);
@@ -225,7 +233,7 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
 std::vector<std::byte> WindowState::contribution() const {
   Offer offer;
   offer.part = {exposure_.memory.size(), exposure_id_, barrier_exposure_id_,
-                static_cast<std::uint32_t>(exposure_.signals.size())};
+                static_cast<std::uint32_t>(exposure_.signals.size()), on_device_};
   offer.per_rank = per_rank_;
   offer.native_atomics = native_atomics_;
   for (std::size_t rail = 0; rail < engine_.rails().size(); ++rail) {
@@ -297,6 +305,7 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
   storage_->keys.resize(offers.size() * storage_->rails);
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     parts_.push_back(offers[rank].part);
+    gpus_ |= offers[rank].part.on_device;
     std::copy(offers[rank].keys.begin(), offers[rank].keys.end(),
               storage_->keys.begin() + static_cast<std::ptrdiff_t>(rank * storage_->rails));
   }

@@ -70,6 +70,7 @@ struct PeerPart {
   std::uint32_t exposure = 0;
   std::uint32_t barrier_exposure = 0;
   std::uint32_t signals = 0;
+  bool on_device = false;              ///< its data is memory of a GPU
   const DirectPart* direct = nullptr;  ///< null: reached by the engine alone
 };
 
@@ -205,6 +206,15 @@ class WindowState {
                        std::uint64_t& before);
   void used_directly(DirectUse::What what, std::size_t bytes);
 
+  // on_device.cc: memory of GPUs, which the processor never touches.
+  /// Whether the data of a rank's part, or these bytes of the caller's, are memory of a GPU.
+  bool on_device(const PeerPart& peer, const void* memory, std::size_t bytes) const {
+    return gpus_ && (peer.on_device || (bytes != 0 && is_on_device(memory)));
+  }
+  static bool is_on_device(const void* memory);
+  Result<void> copy_at_home(const char* call, void* to, const void* from, std::size_t bytes);
+  Result<Ticket> put_at_home(const Put& request);
+
   /// The same as `check_put`, without the words for what is wrong.
   bool is_good(const Put& request) const {
     const auto rank = static_cast<std::size_t>(request.rank);
@@ -220,6 +230,7 @@ class WindowState {
   Result<Ticket> put_by_engine(Put request);  // a copy: so the fast way need not make one
   Result<Ticket> get_by_engine(int rank, std::size_t offset, void* destination, std::size_t bytes);
   Result<void> check_put(const Put& request) const;
+  Result<void> check_reach(const char* call, const transport::Flow& flow, const transport::Bulk& work) const;
   transport::Bulk bulk(int rank, std::size_t offset, void* local, std::size_t bytes);
   template <typename Attempt>
   Result<void> submit_bulk(const char* call, int rank, transport::Bulk work, Attempt&& attempt);
@@ -243,6 +254,8 @@ class WindowState {
   bool per_rank_ = false;
   bool native_atomics_ = false;
   bool may_relax_ = true;
+  bool gpus_ = false;       ///< memory of GPUs may be brought
+  bool on_device_ = false;  ///< this rank's data is
 };
 
 }  // namespace railyard::window_detail

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 
 #include "base/clock.hpp"
 #include "base/fd.hpp"
+#include "fabric/device_copies.hpp"
 #include "railyard/world.hpp"
 #include "transport/directory.hpp"
 #include "transport/engine.hpp"
@@ -41,6 +43,9 @@ class WorldState {
   std::unique_ptr<transport::Engine> engine;
   bool shares_memory = false;  ///< windows lie where peers on this host can map them; never in an assembled world
   DirectUse direct_use;
+  /// Copies of this process to itself, where memory of a GPU takes part.
+  std::mutex copies_mutex;
+  fabric::DeviceCopies copies;
 
  private:
   // With the baton held, but for the opening.

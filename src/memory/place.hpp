@@ -1,0 +1,18 @@
+/// Whose memory an address is.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+
+#include "accelerator/accelerator.hpp"
+#include "railyard/result.hpp"
+
+namespace railyard::memory {
+
+/// The allocation of a GPU that the bytes lie in; nothing for host memory.
+std::optional<accelerator::Allocation> find_device(const void* address);
+/// `check_mapped` for host memory; for device memory that all bytes lie in one allocation. The GPU's number, or -1.
+Result<int> check_usable(std::span<const std::byte> memory);
+
+}  // namespace railyard::memory

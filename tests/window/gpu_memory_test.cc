@@ -1,0 +1,223 @@
+/// Windows over memory of GPUs, between ranks of one host: every call, on any mix of host and device memory.
+#include "gpu_memory.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/random.hpp"
+#include "process_world.hpp"
+
+namespace railyard {
+namespace {
+
+using test::Gpu;
+using test::GpuMemory;
+
+constexpr std::size_t kWindow = 3 << 20;
+
+std::vector<std::byte> bytes_of(std::size_t bytes, std::uint64_t seed) {
+  std::vector<std::byte> made(bytes);
+  Random random(seed);
+  for (std::byte& byte : made) byte = static_cast<std::byte>(random.next());
+  return made;
+}
+
+std::vector<std::size_t> some_sizes() {
+  return {1, 7, 8, 64, 1000, 1024, 1025, 4096, 8193, 65536, 262143, 262144, 262145, 1 << 20, kWindow};
+}
+
+/// Memory of either kind that the test fills and reads.
+class AnyMemory {
+ public:
+  AnyMemory(const Gpu& gpu, bool on_device, std::size_t bytes) {
+    if (on_device)
+      device_ = std::make_unique<GpuMemory>(gpu, bytes);
+    else
+      host_.resize(bytes);
+  }
+  std::byte* data() { return device_ ? device_->data() : host_.data(); }
+  std::span<std::byte> span() { return {data(), device_ ? device_->size() : host_.size()}; }
+  void fill(const std::vector<std::byte>& from, std::size_t at = 0) {
+    if (device_)
+      device_->fill(from, at);
+    else
+      std::copy(from.begin(), from.end(), host_.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  std::vector<std::byte> read(std::size_t at, std::size_t bytes) {
+    if (device_) return device_->read(at, bytes);
+    const auto from = host_.begin() + static_cast<std::ptrdiff_t>(at);
+    return {from, from + static_cast<std::ptrdiff_t>(bytes)};
+  }
+
+ private:
+  std::unique_ptr<GpuMemory> device_;
+  std::vector<std::byte> host_;
+};
+
+/// Where the caller's memory and the windows of the two ranks lie.
+struct Mix {
+  const char* name;
+  bool caller;
+  bool window_of_0;
+  bool window_of_1;
+};
+
+class GpuWindows : public ::testing::TestWithParam<Mix> {};
+INSTANTIATE_TEST_SUITE_P(Mixes, GpuWindows,
+                         ::testing::Values(Mix{"AllOnGpus", true, true, true}, Mix{"HostToGpu", false, true, true},
+                                           Mix{"GpuToHost", true, false, false}, Mix{"MixedWorld", true, true, false}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(GpuWindows, EveryByteIsThereAtItsSignal) {
+  run_processes(2, [mix = GetParam()](World& world, ProcessMeeting&) {
+    const Gpu gpu;
+    AnyMemory memory(gpu, world.rank() == 0 ? mix.window_of_0 : mix.window_of_1, kWindow);
+    AnyMemory source(gpu, mix.caller, kWindow + 64);
+    auto window = must(Window::adopt(world, memory.span()));
+    const int other = 1 - world.rank();
+    Random random(5);
+    std::uint64_t round = 0;
+    std::vector<std::size_t> sizes = some_sizes();
+    for (int i = 0; i < 20; ++i) sizes.push_back(1 + random.below(300'000));
+    for (const std::size_t bytes : sizes) {
+      ++round;
+      const std::size_t offset = random.below(kWindow - bytes + 1);
+      const std::size_t from = random.below(64);
+      const auto mine = bytes_of(bytes, 2 * round + static_cast<std::uint64_t>(world.rank()));
+      const auto theirs = bytes_of(bytes, 2 * round + static_cast<std::uint64_t>(other));
+      source.fill(mine, from);
+      const Ticket ticket = must(window.put_signal_counter(other, offset, source.data() + from, bytes, {3, 1}, {2, 1}));
+      must(window.wait_signal(3, Comparison::greater_equal, round));
+      ASSERT_EQ(memory.read(offset, bytes), theirs) << bytes << " bytes at " << offset;
+      must(window.wait_counter(2, round));
+      must(window.wait(ticket));
+      must(window.barrier());
+    }
+    must(window.close());
+  });
+}
+
+TEST_P(GpuWindows, GetsBringWhatIsThere) {
+  run_processes(2, [mix = GetParam()](World& world, ProcessMeeting&) {
+    const Gpu gpu;
+    AnyMemory memory(gpu, world.rank() == 0 ? mix.window_of_0 : mix.window_of_1, kWindow);
+    AnyMemory destination(gpu, mix.caller, kWindow + 64);
+    memory.fill(bytes_of(kWindow, 100 + static_cast<std::uint64_t>(world.rank())));
+    auto window = must(Window::adopt(world, memory.span()));
+    must(window.barrier());
+    const int other = 1 - world.rank();
+    const auto theirs = bytes_of(kWindow, 100 + static_cast<std::uint64_t>(other));
+    Random random(7);
+    for (const std::size_t bytes : some_sizes()) {
+      const std::size_t offset = random.below(kWindow - bytes + 1);
+      const std::size_t to = random.below(64);
+      must(window.wait(must(window.get(other, offset, destination.data() + to, bytes))));
+      const auto from = theirs.begin() + static_cast<std::ptrdiff_t>(offset);
+      ASSERT_TRUE(std::equal(from, from + static_cast<std::ptrdiff_t>(bytes), destination.read(to, bytes).begin()))
+          << bytes << " bytes at " << offset;
+    }
+    must(window.barrier());
+    must(window.close());
+  });
+}
+
+TEST_P(GpuWindows, ARankReachesItsOwnPart) {
+  run_processes(1, [mix = GetParam()](World& world, ProcessMeeting&) {
+    const Gpu gpu;
+    AnyMemory memory(gpu, mix.window_of_0, kWindow);
+    AnyMemory other(gpu, mix.caller, kWindow);
+    auto window = must(Window::adopt(world, memory.span()));
+    for (const std::size_t bytes : some_sizes()) {
+      const auto mine = bytes_of(bytes, bytes);
+      other.fill(mine);
+      must(window.wait(must(window.put_signal(0, kWindow - bytes, other.data(), bytes, {0, 1}))));
+      EXPECT_EQ(memory.read(kWindow - bytes, bytes), mine);
+      other.fill(std::vector<std::byte>(bytes));
+      must(window.wait(must(window.get(0, kWindow - bytes, other.data(), bytes))));
+      EXPECT_EQ(other.read(0, bytes), mine);
+    }
+    EXPECT_EQ(window.read_signal(0), some_sizes().size());
+    must(window.close());
+  });
+}
+
+TEST(GpuWindow, AValueIsTakenAtTheCall) {
+  run_processes(2, [](World& world, ProcessMeeting&) {
+    const Gpu gpu;
+    const GpuMemory memory(gpu, 4096);
+    auto window = must(Window::adopt(world, {memory.data(), memory.size()}));
+    if (world.rank() == 0) {
+      for (std::uint64_t i = 0; i < 512; ++i) must(window.put_value(1, 8 * i, i * i));
+      must(window.signal(1, {0, 1}));
+    } else {
+      must(window.wait_signal(0, Comparison::equal, 1));
+      const auto all = memory.read(0, memory.size());
+      for (std::uint64_t i = 0; i < 512; ++i) {
+        std::uint64_t value = 0;
+        std::memcpy(&value, all.data() + 8 * i, 8);
+        ASSERT_EQ(value, i * i);
+      }
+    }
+    must(window.close());
+  });
+}
+
+TEST(GpuWindow, AtomicsOnItAreRefusedWithTheReason) {
+  run_processes(2, [](World& world, ProcessMeeting&) {
+    const Gpu gpu;
+    const GpuMemory memory(gpu, 4096);
+    auto window = must(Window::adopt(world, {memory.data(), memory.size()}));
+    for (const int rank : {0, 1}) {
+      const auto refused = window.atomic<std::uint64_t>(rank, 0, AtomicOp::add, 1);
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.status(), Status::unsupported);
+      EXPECT_NE(refused.error().text().find("GPU"), std::string::npos) << refused.error().text();
+    }
+    must(window.barrier());
+    must(window.close());
+  });
+}
+
+TEST(GpuWindow, ARangeThatLeavesItsAllocationIsRefused) {
+  run_processes(1, [](World& world, ProcessMeeting&) {
+    const Gpu gpu;
+    const GpuMemory memory(gpu, 1 << 21);
+    const auto refused = Window::adopt(world, {memory.data() + 4096, memory.size()});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.status(), Status::invalid) << refused.error().text();
+  });
+}
+
+/// The window ends while a peer's puts are under way, its memory goes and other memory comes there.
+TEST(GpuWindow, NothingIsWrittenAfterItsEnd) {
+  run_processes(2, [](World& world, ProcessMeeting& meeting) {
+    const Gpu gpu;
+    if (gpu.is_double()) gpu.call<void(unsigned)>("cuda_double_set_copy_us")(300);
+    const GpuMemory source(gpu, kWindow);
+    source.fill(std::vector<std::byte>(kWindow, std::byte{0xee}));
+    for (std::uint64_t round = 1; round <= 8; ++round) {
+      const GpuMemory memory(gpu, kWindow);
+      {
+        auto window = must(Window::adopt(world, {memory.data(), memory.size()}));
+        if (world.rank() == 0) {
+          for (int i = 0; i < 20; ++i) (void)window.put_signal(1, 0, source.data(), kWindow / 4, {0, 1});
+          while (meeting.notes[0].load() < round) world.progress();
+        } else {
+          must(window.wait_signal(0, Comparison::greater_equal, round % 3));
+        }
+      }  // it ends without its peer
+      if (world.rank() == 1) {
+        memory.fill(std::vector<std::byte>(kWindow));
+        meeting.notes[0].store(round);
+        for (int i = 0; i < 2000; ++i) world.progress();
+        const auto now = memory.read(0, kWindow);
+        ASSERT_EQ(std::ranges::count(now, std::byte{0xee}), 0) << "round " << round;
+      }
+      must(world.barrier());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace railyard
