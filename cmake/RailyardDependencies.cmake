@@ -4,12 +4,15 @@ set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(fmt 9 REQUIRED)
-# The headers alone: libfabric and libibverbs themselves are found at run time, where they are. (Tests and benchmarks that
+# The headers alone: libfabric, libibverbs and hwloc themselves are found at run time, where they are. (Tests and benchmarks that
 # call libfabric directly link it.)
 pkg_check_modules(LIBFABRIC REQUIRED IMPORTED_TARGET libfabric>=1.17)
 add_library(railyard_libfabric_headers INTERFACE)
 target_include_directories(railyard_libfabric_headers SYSTEM INTERFACE ${LIBFABRIC_INCLUDE_DIRS})
 find_path(RAILYARD_VERBS_HEADERS infiniband/verbs.h REQUIRED)
+pkg_check_modules(HWLOC REQUIRED hwloc>=2.1)
+add_library(railyard_hwloc_headers INTERFACE)
+target_include_directories(railyard_hwloc_headers SYSTEM INTERFACE ${HWLOC_INCLUDE_DIRS})
 
 set(RAILYARD_HAVE_PMIX OFF)
 if(RAILYARD_PMIX)

@@ -109,12 +109,9 @@ std::string Device::description() const {
 Result<std::vector<std::unique_ptr<Device>>> find_devices(const Settings& settings) {
   auto offers = fabric::chosen_offers(settings);
   if (!offers) return std::move(offers.error());
-  std::vector<topology::Nic> nics;
-  for (const fabric::RailOffer& offer : *offers)
-    nics.push_back({offer.domain, offer.provider, offer.line_rate, topology::find_pci_place(offer.domain)});
   const bool device_memory = std::ranges::all_of(*offers, &fabric::RailOffer::device_memory);
   std::vector<std::unique_ptr<Device>> devices;
-  for (auto& group : topology::group_by_locality(std::move(nics)))
+  for (auto& group : topology::group_by_locality(topology::nics_of(*offers)))
     devices.push_back(
         std::make_unique<Device>(static_cast<int>(devices.size()), std::move(group), settings, device_memory));
   return devices;

@@ -64,6 +64,11 @@ constexpr Descriptor kSettings[] = {
     {"RAILYARD_SERVICE_LEVEL", &Settings::service_level, Kind::number, "the service level of verbs rails", 0, 15},
     {"RAILYARD_RAILS", &Settings::rails, Kind::number,
      "how many rails; 0: one per NIC port; more than there are NICs: shared out", 0, 256},
+    {"RAILYARD_RAILS_PER_GPU", &Settings::rails_per_gpu, Kind::number,
+     "most NICs that serve one GPU; 0: its fair share of those near it", 0, 256},
+    {"RAILYARD_GPU_RAILS", &Settings::gpu_rails, Kind::text,
+     "which NICs serve which GPU, by its number or PCI address: 0=mlx5_0,mlx5_1;0000:9a:00.0=mlx5_2; other GPUs and "
+     "empty: as the topology says"},
     {"RAILYARD_BATCH", &Settings::batch, Kind::number, "most completions, posts or releases of one queue in one pass",
      1, 4096},
     {"RAILYARD_INLINE_BYTES", &Settings::inline_bytes, Kind::size, "puts up to this size travel inside a message", 0,

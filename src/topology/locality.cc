@@ -2,9 +2,28 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
+#include "fabric/rail.hpp"
+
 namespace railyard::topology {
+
+std::vector<Nic> nics_of(std::span<const fabric::RailOffer> offers) {
+  std::vector<Nic> nics;
+  for (const fabric::RailOffer& offer : offers)
+    nics.push_back({offer.domain, offer.provider, offer.line_rate, find_pci_place(offer.domain)});
+  return nics;
+}
+
+bool comes_before(const Nic& a, const Nic& b) {
+  const auto key = [](const Nic& nic) {
+    const auto address = parse_pci_address(nic.place.function());
+    // Of names that begin alike the shorter has the smaller number.
+    return std::tuple(!address, address.value_or(PciAddress()), nic.name.size(), std::string_view(nic.name));
+  };
+  return key(a) < key(b);
+}
 
 std::vector<std::vector<Nic>> group_by_locality(std::vector<Nic> nics) {
   std::vector<std::vector<Nic>> groups;

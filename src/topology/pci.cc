@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <fstream>
@@ -35,21 +36,47 @@ std::string resolve(const std::string& link) {
   return ::realpath(link.c_str(), path.data()) == nullptr ? std::string() : std::string(path.data());
 }
 
+std::uint32_t hexadecimal(std::string_view digits) {
+  std::uint32_t number = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), number, 16);
+  return number;
+}
+
 }  // namespace
+
+std::string PciAddress::text() const { return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", domain, bus, device, function); }
+
+std::optional<PciAddress> parse_pci_address(std::string_view text) {
+  constexpr std::size_t kShort = 7;  // "17:00.0"
+  if (!is_function(text) && !has_shape(text, "xx:xx.x")) return std::nullopt;
+  PciAddress address;
+  if (text.size() > kShort) address.domain = hexadecimal(text.substr(0, text.size() - kShort - 1));
+  text.remove_prefix(text.size() - kShort);
+  address.bus = hexadecimal(text.substr(0, 2));
+  address.device = hexadecimal(text.substr(3, 2));
+  address.function = hexadecimal(text.substr(6));
+  return address;
+}
 
 PciPlace parse_pci_path(std::string_view path) {
   PciPlace place;
   for (std::size_t begin = 0; begin < path.size();) {
     const std::size_t end = std::min(path.find('/', begin), path.size());
     const std::string_view name = path.substr(begin, end - begin);
-    if (is_host_bridge(name)) place.root = name;
+    if (is_host_bridge(name)) {
+      place.root = name;
+      place.bridges.clear();
+    }
     if (is_function(name)) {
       place.path = path.substr(0, end);
+      place.bridges.emplace_back(name);
       if (place.root.empty()) place.root = name;  // a bus without a named bridge: what hangs from one function is near
     }
     begin = end + 1;
   }
-  return place.path.empty() ? PciPlace() : place;
+  if (place.path.empty()) return {};
+  if (!place.bridges.empty()) place.bridges.pop_back();  // the last one is the device itself
+  return place;
 }
 
 PciPlace find_pci_place(std::string_view nic, const std::string& sys) {

@@ -96,6 +96,77 @@ TEST(Info, WritesJsonAndNothingElseToTheStandardOutput) {
   EXPECT_TRUE(found);
 }
 
+std::string saved_machine_file(const std::string& name) {
+  return RAILYARD_SOURCE_DIR "/tests/topology/machines/" + name + ".xml";
+}
+
+TEST(Info, ShowsWhichRailsServeWhichGpuOfASavedMachine) {
+  const Outcome text = railyard_command({"info", "--topology", saved_machine_file("dgx")});
+  EXPECT_EQ(text.exit_code, 0) << text.errors;
+  EXPECT_THAT(text.output, ::testing::ContainsRegex("1 +0000:15:00.0 +0 +mlx5_1 +PCIe switch +topology"));
+  const Outcome info = railyard_command({"info", "--topology", saved_machine_file("p5"), "--json", "-"},
+                                        {{"RAILYARD_RAILS_PER_GPU", "2"}, {"RAILYARD_GPU_RAILS", "7=rdmap0s3"}});
+  ASSERT_EQ(info.exit_code, 0) << info.errors;
+  const auto json = JsonReader::read(info.output);
+  ASSERT_TRUE(json) << info.output;
+  const auto& gpus = (*json)["gpus"].array();
+  ASSERT_EQ(gpus.size(), 8U);
+  ASSERT_EQ(gpus[1]["rails"].array().size(), 2U);
+  EXPECT_EQ(gpus[1]["rails"].array()[0]["name"].text(), "rdmap1s0");
+  EXPECT_EQ(gpus[1]["rails"].array()[0]["path"].text(), "PCIe switch");
+  EXPECT_EQ(gpus[1]["spares"].array().size(), 30U);
+  EXPECT_EQ(gpus[7]["rails"].array()[0]["name"].text(), "rdmap0s3");
+  EXPECT_EQ(gpus[7]["rails"].array()[0]["path"].text(), "machine");
+  EXPECT_THAT(railyard_command({"info", "--topology", saved_machine_file("no_gpu")}).output, HasSubstr("No GPU"));
+}
+
+TEST(Info, FindsTheSameRailsOfGpusInEveryProcess) {
+  const std::vector<std::string> line = {"info", "--json", "-", "--topology"};
+  const auto answer = [&](const std::string& machine, const Variables& variables) {
+    auto words = line;
+    words.push_back(saved_machine_file(machine));
+    return railyard_command(words, variables).output;
+  };
+  const std::string whole = answer("dgx", {});
+  EXPECT_THAT(whole, HasSubstr("mlx5_8"));
+  EXPECT_EQ(answer("dgx", {{"CUDA_VISIBLE_DEVICES", "5"}, {"HIP_VISIBLE_DEVICES", "5"}}), whole);
+  EXPECT_EQ(answer("dgx", {{"RAILYARD_RANK", "3"}, {"RAILYARD_SIZE", "4"}}), whole);
+  EXPECT_EQ(answer("dgx_cpuset", {}), whole) << "in a container with some of the cores";
+}
+
+TEST(Info, ShowsTheGpusOfThisMachine) {
+  // hwloc takes the saved machine for this one; its NICs are those that the driver finds.
+  const Variables machine = on_loopback({{"HWLOC_XMLFILE", saved_machine_file("odd")}});
+  const Outcome text = railyard_command({"info"}, machine);
+  EXPECT_EQ(text.exit_code, 0) << text.errors;
+  EXPECT_THAT(text.output, ::testing::ContainsRegex("5 +0000:[0-9a-f:.]+ +1 +lo +machine +topology"));
+  const auto json = JsonReader::read(railyard_command({"info", "--json", "-"}, machine).output);
+  ASSERT_TRUE(json);
+  EXPECT_EQ((*json)["gpus"].array().size(), 6U);
+  EXPECT_TRUE((*json)["gpus_unknown"].is_null());
+}
+
+TEST(Info, NamesWhatIsWrongWithTheRailsOfGpus) {
+  const Variables machine = on_loopback({{"HWLOC_XMLFILE", saved_machine_file("odd")}});
+  const auto with = [&](const std::string& name, const std::string& value) {
+    Variables all = machine;
+    all[name] = value;
+    return railyard_command({"info"}, all);
+  };
+  const Outcome nic = with("RAILYARD_GPU_RAILS", "0=mlx5_0");
+  EXPECT_EQ(nic.exit_code, 3);
+  EXPECT_THAT(nic.errors, AllOf(HasSubstr("RAILYARD_GPU_RAILS"), HasSubstr("'mlx5_0'"), HasSubstr("did you mean lo?")));
+  const Outcome form = with("RAILYARD_GPU_RAILS", "lo");
+  EXPECT_EQ(form.exit_code, 2);
+  EXPECT_THAT(form.errors, HasSubstr("GPU=NIC"));
+  const Outcome number = with("RAILYARD_RAILS_PER_GPU", "all");
+  EXPECT_EQ(number.exit_code, 2);
+  EXPECT_THAT(number.errors, AllOf(HasSubstr("RAILYARD_RAILS_PER_GPU='all'"), HasSubstr("0 to 256")));
+  const Outcome file = railyard_command({"info", "--topology", "/nonexistent/machine.xml"});
+  EXPECT_EQ(file.exit_code, 3);
+  EXPECT_THAT(file.errors, HasSubstr("/nonexistent/machine.xml"));
+}
+
 TEST(Info, NeverShowsTheJobKey) {
   const Outcome info =
       railyard_command({"info", "--settings", "--json", "-"}, on_loopback({{"RAILYARD_JOB_KEY", "opensesame"}}));

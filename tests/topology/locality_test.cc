@@ -8,7 +8,9 @@
 namespace railyard::topology {
 namespace {
 
-Nic nic(const std::string& name, const std::string& root) { return {name, "tcp", 0, {root.empty() ? "" : "/x", root}}; }
+Nic nic(const std::string& name, const std::string& root) {
+  return {name, "tcp", 0, {root.empty() ? "" : "/x", root, -1, -1, {}}};
+}
 
 std::vector<std::vector<std::string>> names(const std::vector<std::vector<Nic>>& groups) {
   std::vector<std::vector<std::string>> all;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace railyard::topology {
 namespace {
@@ -64,6 +65,25 @@ TEST(PciPath, TheLastBridgeAndTheLastFunctionCount) {
   const PciPlace place = parse_pci_path("/sys/devices/platform/pci0000:00/0000:00:01.0/pci10000:e0/10000:e0:06.0/net");
   EXPECT_EQ(place.path, "/sys/devices/platform/pci0000:00/0000:00:01.0/pci10000:e0/10000:e0:06.0");
   EXPECT_EQ(place.root, "pci10000:e0");
+}
+
+TEST(PciPath, NamesTheBridgesBetweenTheHostBridgeAndTheDevice) {
+  const PciPlace place = parse_pci_path("/sys/devices/pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:04.0/0000:1b:00.0");
+  EXPECT_EQ(place.bridges, (std::vector<std::string>{"0000:17:01.0", "0000:18:00.0", "0000:19:04.0"}));
+  EXPECT_TRUE(parse_pci_path("/sys/devices/pci0000:17/0000:17:01.0").bridges.empty());
+  EXPECT_TRUE(parse_pci_path("/sys/devices/pci0000:00/0000:00:01.0/pci10000:e0/10000:e0:06.0").bridges.empty());
+}
+
+TEST(PciAddresses, AreReadInEveryUsualForm) {
+  for (const char* const text : {"0000:1b:00.3", "00000000:1B:00.3", "1b:00.3", "0000:1B:00.3"}) {
+    const auto address = parse_pci_address(text);
+    ASSERT_TRUE(address) << text;
+    EXPECT_EQ(address->text(), "0000:1b:00.3");
+  }
+  EXPECT_EQ(parse_pci_address("10000:e0:06.0")->domain, 0x10000U);
+  for (const char* const text :
+       {"", "0", "1b:00", "0000:1b:00", "000:1b:00.0", "0000:1b:00.0 ", "gg:00.0", "0000:1b-00.0"})
+    EXPECT_FALSE(parse_pci_address(text)) << text;
 }
 
 TEST(PciPath, WhatOnlyLooksSimilarIsNoPciPath) {

@@ -8,9 +8,11 @@
 #include "bootstrap/pmix.hpp"
 #include "commands.hpp"
 #include "fabric/rail.hpp"
+#include "info_gpus.hpp"
 #include "json.hpp"
 #include "railyard/settings.hpp"
 #include "text.hpp"
+#include "topology/gpu_rails.hpp"
 #include "topology/pci.hpp"
 
 namespace railyard::tool {
@@ -20,6 +22,7 @@ namespace {
 struct InfoOptions {
   bool settings = false;
   std::string json;
+  std::string topology;
 };
 
 /// Everything `info` shows, gathered before anything is printed.
@@ -28,7 +31,9 @@ struct Findings {
   std::string bootstrap;
   std::vector<fabric::RailOffer> offers;
   std::vector<std::unique_ptr<fabric::Rail>> rails;
-  std::string problem;  ///< why no rail could be found or opened
+  topology::GpuTable gpus;
+  std::string gpus_unknown;  ///< why nobody can tell which GPUs there are
+  std::string problem;       ///< why no rail could be found or opened
   int exit_code = kExitOk;
 };
 
@@ -45,6 +50,25 @@ std::string describe_bootstrap(const Settings& settings) {
   return "single: a world of one rank (start several with railyard launch)";
 }
 
+/// What the GPUs of this host would use. Not to know is no failure: rails work without it.
+void gather_gpus(Findings& found) {
+  auto machine = topology::read_machine();
+  if (!machine) {
+    found.gpus_unknown = machine.error().text();
+    return;
+  }
+  std::vector<topology::Nic> nics;
+  if (!machine->gpus.empty())
+    if (auto offers = fabric::chosen_offers(found.settings)) nics = topology::nics_of(*offers);
+  auto table = topology::make_gpu_table(found.settings, std::move(*machine), std::move(nics));
+  if (table) {
+    found.gpus = std::move(*table);
+  } else if (found.problem.empty()) {
+    found.problem = table.error().text();
+    found.exit_code = exit_code_for(table.status());
+  }
+}
+
 Findings gather(Settings settings) {
   Findings found;
   found.settings = std::move(settings);
@@ -53,6 +77,7 @@ Findings gather(Settings settings) {
   if (!offers) {
     found.problem = offers.error().text();
     found.exit_code = exit_code_for(offers.status());
+    gather_gpus(found);
     return found;
   }
   found.offers = std::move(*offers);
@@ -63,6 +88,7 @@ Findings gather(Settings settings) {
     found.problem = rails.error().text();
     found.exit_code = exit_code_for(rails.status());
   }
+  gather_gpus(found);
   return found;
 }
 
@@ -119,6 +145,9 @@ void print_rails(const Findings& found) {
     }
     fmt::print("A process started now would open:\n{}\n", rails.text());
   }
+  if (const std::string gpus = gpu_table_text(found.gpus); !gpus.empty())
+    fmt::print("Rails that serve each GPU:\n{}\n", gpus);
+  if (!found.gpus_unknown.empty()) fmt::print("GPUs: unknown, {}\n", found.gpus_unknown);
   fmt::print("Bootstrap: {}\n", found.bootstrap);
 }
 
@@ -179,6 +208,7 @@ std::string to_json(const Findings& found) {
   json.begin_object().field("version", RAILYARD_VERSION);
   write_offers(json, found);
   write_rails(json, found);
+  write_gpus(json, found.gpus);
   json.field("bootstrap", std::string_view(found.bootstrap));
   json.key("settings").begin_array();
   for (const Settings::Entry& entry : found.settings.list()) {
@@ -191,13 +221,36 @@ std::string to_json(const Findings& found) {
         .end_object();
   }
   json.end_array();
-  json.key("problem");
-  if (found.problem.empty()) {
-    json.null();
-  } else {
-    json.value(std::string_view(found.problem));
+  for (const auto& [name, text] :
+       {std::pair("gpus_unknown", &found.gpus_unknown), std::pair("problem", &found.problem)}) {
+    json.key(name);
+    if (text->empty()) {
+      json.null();
+    } else {
+      json.value(std::string_view(*text));
+    }
   }
   return json.end_object().finish();
+}
+
+/// The GPUs of a machine saved in a file, with that machine's NICs.
+int show_saved_machine(const InfoOptions& options, const Settings& settings) {
+  auto machine = topology::read_saved_machine(options.topology);
+  if (!machine) return report_error("info", machine.error());
+  std::vector<topology::Nic> nics = machine->nics;
+  auto table = topology::make_gpu_table(settings, std::move(*machine), std::move(nics));
+  if (!table) return report_error("info", table.error());
+  if (options.json != "-") {
+    const std::string text = gpu_table_text(*table);
+    fmt::print("{}", text.empty() ? "No GPU in that machine.\n" : text);
+  }
+  if (options.json.empty()) return kExitOk;
+  JsonWriter json;
+  json.begin_object();
+  write_gpus(json, *table);
+  if (auto written = write_text(options.json, json.end_object().finish()); !written)
+    return report_error("info", written.error());
+  return kExitOk;
 }
 
 int run_info(const InfoOptions& options) {
@@ -206,6 +259,7 @@ int run_info(const InfoOptions& options) {
   if (!options.json.empty()) {
     if (auto writable = check_writable(options.json); !writable) return report_error("info", writable.error());
   }
+  if (!options.topology.empty()) return show_saved_machine(options, *settings);
   const Findings found = gather(std::move(*settings));
   // With the JSON on the standard output nothing else may be there.
   if (options.json != "-") {
@@ -227,10 +281,14 @@ void add_info_command(CLI::App& app, int& exit_code) {
   info->add_flag("--settings", options->settings, "Also every setting: value, default, where it comes from, meaning");
   info->add_option("--json", options->json, "Write it all as JSON to FILE; - is the standard output")
       ->type_name("FILE");
+  info->add_option("--topology", options->topology,
+                   "Instead: which rails would serve which GPU of the machine saved in FILE (lstopo FILE.xml)")
+      ->type_name("FILE");
   info->footer(
       "Examples:\n"
       "  railyard info\n"
       "  railyard info --settings\n"
+      "  RAILYARD_RAILS_PER_GPU=2 railyard info --topology machine.xml\n"
       "  RAILYARD_PROVIDER=tcp RAILYARD_INTERFACES=lo railyard info --json -\n"
       "Exit codes: 0 rails found; 2 a setting makes no sense; 3 no rail could be found or opened.");
   info->callback([options, &exit_code] { exit_code = run_info(*options); });
