@@ -87,7 +87,7 @@ class CudaDriver final : public Driver {
   Result<ProgressWord> take_word(int device);
   void return_word(ProgressWord word);
   /// One mapping less of what `open_ipc` opened.
-  void close_ipc(Address address);
+  void close_ipc(Address address, Context context);
 
  private:
   struct Gpu {
@@ -99,10 +99,9 @@ class CudaDriver final : public Driver {
   };
   struct OpenIpc {
     Address address = 0;
-    Context context = nullptr;
     int users = 0;
   };
-  /// The driver's name, id and size: its name alone may come again for another allocation at the same address.
+  /// The driver's name, id, size and who uses it: the name alone may come again for another allocation.
   using IpcKey = std::tuple<std::array<std::byte, 64>, std::uint64_t, std::uint64_t, Context>;
 
   explicit CudaDriver(const Library& calls) : calls_(calls) {}

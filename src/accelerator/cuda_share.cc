@@ -30,14 +30,15 @@ class SharedMemory final : public Shared {
 
 class IpcMapping final : public Mapping {
  public:
-  IpcMapping(CudaDriver& driver, Address address, std::size_t bytes, int device)
-      : driver_(driver), address_(address), bytes_(bytes), device_(device) {}
-  ~IpcMapping() override { driver_.close_ipc(address_); }
+  IpcMapping(CudaDriver& driver, Context context, Address address, std::size_t bytes, int device)
+      : driver_(driver), context_(context), address_(address), bytes_(bytes), device_(device) {}
+  ~IpcMapping() override { driver_.close_ipc(address_, context_); }
   std::span<std::byte> memory() const override { return {as_pointer(address_), bytes_}; }
   int device() const override { return device_; }
 
  private:
   CudaDriver& driver_;
+  Context context_;
   Address address_;
   std::size_t bytes_;
   int device_;
@@ -222,16 +223,16 @@ Result<Address> CudaDriver::open_ipc(const ShareHandle& handle, Context context,
     calls_.ipc_close(address);
     return Error(Status::refused, "a peer's handle of GPU memory says another size or device than the memory has");
   }
-  open_ipc_[key] = {address, context, 1};
+  open_ipc_[key] = {address, 1};
   return address;
 }
 
-void CudaDriver::close_ipc(Address address) {
+void CudaDriver::close_ipc(Address address, Context context) {
   const std::lock_guard lock(mutex_);
   for (auto open = open_ipc_.begin(); open != open_ipc_.end(); ++open) {
-    if (open->second.address != address) continue;
+    if (open->second.address != address || std::get<Context>(open->first) != context) continue;
     if (--open->second.users > 0) return;
-    const Current current(calls_, open->second.context);
+    const Current current(calls_, context);
     calls_.ipc_close(address);
     open_ipc_.erase(open);
     return;
@@ -245,7 +246,7 @@ Result<std::unique_ptr<Mapping>> CudaDriver::map_ipc(const ShareHandle& handle, 
   if (current.code() != kSuccess) return error(current.code(), "cuCtxPushCurrent", user, "not mapped");
   auto address = open_ipc(handle, *made, owner);
   if (!address) return std::move(address.error());
-  return std::unique_ptr<Mapping>(std::make_unique<IpcMapping>(*this, *address, handle.bytes, owner));
+  return std::unique_ptr<Mapping>(std::make_unique<IpcMapping>(*this, *made, *address, handle.bytes, owner));
 }
 
 Result<std::unique_ptr<Mapping>> CudaDriver::map_descriptor(const ShareHandle& handle, int owner, int user) {

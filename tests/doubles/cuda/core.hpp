@@ -57,8 +57,8 @@ struct Range {
   RangeKind kind = RangeKind::allocated;
   std::uint64_t id = 0;
   bool accessible = true;
-  int opens = 1;
   cuda::IpcHandle name{};
+  int opener = -1;  ///< the device that has opened it: once each
 };
 
 struct HostRange {

@@ -67,7 +67,9 @@ CUDA_DOUBLE_CALL Code cuIpcOpenMemHandle_v2(Address* address, cuda::IpcHandle ha
   if (name.pid == ::getpid()) return cuda::kInvalidContext;
   const std::lock_guard lock(all.mutex);
   for (auto& [base, range] : all.ranges) {
-    if (range.kind == RangeKind::opened && range.name.bytes == handle.bytes) return cuda::kAlreadyMapped;
+    if (range.kind == RangeKind::opened && range.opener == current_device() && range.name.bytes == handle.bytes) {
+      return cuda::kAlreadyMapped;
+    }
   }
   std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/%d/fd/%d", name.pid, name.descriptor);
@@ -79,8 +81,12 @@ CUDA_DOUBLE_CALL Code cuIpcOpenMemHandle_v2(Address* address, cuda::IpcHandle ha
   const Address base = reserve(name.bytes);
   if (base == 0) return cuda::kOutOfMemory;
   block->id = all.next_id++;
-  all.ranges[base] =
-      Range{.bytes = name.bytes, .block = block, .kind = RangeKind::opened, .id = all.next_id++, .name = handle};
+  all.ranges[base] = Range{.bytes = name.bytes,
+                           .block = block,
+                           .kind = RangeKind::opened,
+                           .id = all.next_id++,
+                           .name = handle,
+                           .opener = current_device()};
   *address = base;
   return cuda::kSuccess;
 }
