@@ -97,6 +97,21 @@ TEST_F(FindTest, FreedMemoryIsNoneAndTheNextThereHasAnotherId) {
   GTEST_SKIP() << "no address came twice";
 }
 
+TEST_F(FindTest, TheProcessorCannotTouchMemoryOfTheDouble) {
+  if (!on_double()) GTEST_SKIP() << "a real driver may map it";
+  const DeviceMemory memory(10'000);
+  const auto wanted = pattern(5000, 9);
+  std::vector<std::byte> read(5000);
+  EXPECT_EQ(program().poke(memory.data() + 3, wanted.data(), wanted.size()), 1);
+  EXPECT_EQ(program().peek(read.data(), memory.data() + 3, read.size()), 1);
+  EXPECT_EQ(read, wanted);
+  EXPECT_EQ(memory.read(3, 5000), wanted);
+  EXPECT_EQ(program().peek(read.data(), memory.data() + 9000, read.size()), 0);
+  EXPECT_EQ(program().peek(read.data(), wanted.data(), read.size()), 0);
+  EXPECT_DEATH(static_cast<void>(*static_cast<volatile std::byte*>(memory.data())), "");
+  EXPECT_DEATH(*static_cast<volatile std::byte*>(memory.data() + 9999) = std::byte{1}, "");
+}
+
 TEST_F(FindTest, DevicesHaveBusIds) {
   ASSERT_GE(gpus_->devices(), 1);
   EXPECT_EQ(gpus_->name(), "cuda");

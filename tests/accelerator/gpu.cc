@@ -45,6 +45,8 @@ const ProgramCalls& program() {
     find_call("cuda_double_set_copy_us", found.set_copy_us);
     find_call("cuda_double_fail_copy", found.fail_copy);
     find_call("cuda_double_mend", found.mend);
+    find_call("cuda_double_peek", found.peek);
+    find_call("cuda_double_poke", found.poke);
     return found;
   }();
   return calls;

@@ -31,6 +31,8 @@ struct ProgramCalls {
   void (*set_copy_us)(unsigned microseconds) = nullptr;
   void (*fail_copy)(std::uint64_t number) = nullptr;
   void (*mend)() = nullptr;
+  int (*peek)(void* to, const void* device, std::size_t bytes) = nullptr;
+  int (*poke)(void* device, const void* from, std::size_t bytes) = nullptr;
 };
 
 bool wants_real_gpu();
