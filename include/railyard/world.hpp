@@ -51,6 +51,7 @@ struct WorldStatistics {
   std::uint64_t direct_atomics = 0;
   std::uint64_t direct_bytes_put = 0;
   std::uint64_t direct_bytes_got = 0;
+  std::uint64_t direct_wakes = 0;  ///< peers that slept in a wait when a signal was stored there, and were woken
   std::vector<RailStatistics> rails;
 };
 

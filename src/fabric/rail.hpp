@@ -250,6 +250,8 @@ class Rail {
   /// Called before sleeping on `descriptor`. True: nothing waits, and whatever happens from now on makes it readable.
   /// False: poll first.
   virtual bool arm() { return true; }
+  /// Makes the descriptor of the rail at the other end readable, if that is armed. False: this rail cannot.
+  virtual bool wake(RemoteId /*remote*/) { return false; }
   /// Whether the process at the other end lives, as far as this rail can tell without that process's help. Costs a
   /// system call or a few: asked only about a silent peer.
   virtual Liveness liveness(RemoteId /*remote*/) { return Liveness::unknown; }

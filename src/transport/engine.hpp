@@ -33,6 +33,7 @@
 #include "transport/pace.hpp"
 #include "transport/pool.hpp"
 #include "transport/registry.hpp"
+#include "transport/sleepers.hpp"
 #include "transport/slots.hpp"
 
 namespace railyard::transport {
@@ -201,6 +202,10 @@ class Engine {
   void push(Flow& flow) {
     transmit_flow(flow, settings_.batch);
     ring();
+    // Nobody knows whether the caller comes again, to send the rest or to look after the links.
+    if (!flow.queue.empty()) nudge();
+    if (std::exchange(nudge_due_, false)) [[unlikely]]
+      nudge_later();
   }
 
   /// One bounded pass. Returns whether anything happened.
@@ -252,11 +257,13 @@ class Engine {
   /// And before it sleeps in the kernel, unless the settings say otherwise.
   static constexpr std::int64_t kYieldNanoseconds = 2'000'000;
   /// Runs passes until `done` answers true; false when `nanoseconds` have gone by first.
+  /// `sleepers`: counts those who sleep, for threads and peers that change what `done` looks at past the engine; null:
+  /// only passes do.
   template <typename Done>
-  bool wait_until(Done&& done, std::int64_t nanoseconds);
+  bool wait_until(Done&& done, std::int64_t nanoseconds, Sleepers* sleepers = nullptr);
   /// The same for a word that peers may change by themselves: looks at it many times between two passes.
   template <typename Done>
-  bool wait_for_word(Done&& done, std::int64_t nanoseconds, Pace& pace);
+  bool wait_for_word(Done&& done, std::int64_t nanoseconds, Pace& pace, Sleepers* sleepers);
   /// The pass that is due, if no other thread is making one. Returns whether anything happened.
   bool pass(Pace& pace);
 
@@ -269,6 +276,9 @@ class Engine {
     int descriptor = -1;
     std::function<bool()> awake = {};        ///< asked once peers and callers would wake it: true: it does not sleep
     std::int64_t longest_blind = 2'000'000;  ///< between two polls of rails that wake nobody, nothing under way
+    /// A timer of a sleeper that waits for nothing itself: when callers submit or make passes, it is woken a moment
+    /// later, in case they leave the rest to it. At once, it would want their core and the baton. -1: it is no such.
+    int timer = -1;
   };
   enum class Slept : std::uint8_t {
     yes,         ///< something happened, or the time is over
@@ -280,7 +290,11 @@ class Engine {
   /// later.
   Slept sleep(std::int64_t nanoseconds, std::uint64_t seen, bool insist, const SleepOn& also);
   /// Sleeps until another thread's pass has brought something, or the time is over.
-  void follow(std::int64_t nanoseconds);
+  void follow(std::int64_t nanoseconds, const SleepOn& also);
+  /// For whoever has changed a word that threads of a peer may wait for, past the engine: wakes them.
+  void wake_peer(int peer);
+  /// How often a thread of this process that slept on the rails was woken by another one.
+  std::uint64_t nudges() const { return nudges_.load(std::memory_order_relaxed); }
   /// Wakes whoever sleeps on the rails.
   void nudge() {
     // Pairs with `sleep`, which says that it sleeps and then looks for what came before this.
@@ -298,7 +312,7 @@ class Engine {
   /// For a caller who sleeps elsewhere on what `watch_descriptors` names, put together in `outside`: the same as
   /// `sleep`, in two parts, each with the baton held. Whoever sleeps on the rails leaves it to the caller.
   Slept begin_sleep(bool insist, std::int64_t& nanoseconds, int outside);
-  void end_sleep();
+  void end_sleep(bool rung = true);
   /// What becomes readable then: the rails' own, and the one that callers ring.
   Result<std::vector<int>> watch_descriptors();
   /// Such a caller was called, and has not come yet.
@@ -345,16 +359,16 @@ class Engine {
 
   // sleep.cc
   /// What a wait without news for `idle` does. `insist`: its own, between two calls. True: it has slept.
-  bool rest(std::int64_t idle, std::int64_t left, bool& insist);
-  /// The same where memory changes without the engine: nobody would wake it.
-  bool rest_beside_memory(std::int64_t idle, std::int64_t left);
+  bool rest(std::int64_t idle, std::int64_t left, bool& insist, Sleepers* sleepers, const std::function<bool()>& done);
   bool stays_awake(std::int64_t idle);
-  Slept lead(bool insist, std::int64_t& nanoseconds, int outside, std::int64_t longest_blind);
+  Slept lead(bool insist, std::int64_t& nanoseconds, int outside, const SleepOn& also);
   std::int64_t next_look() const;
   std::int64_t blind_nap(std::int64_t longest) const;
   Result<void> open_bell();
   void ring_bell();
   void wake_sleepers(bool news);
+  void nudge_later();
+  void tell_followers();
   static WaitPolicy wait_policy(const std::string& word);
 
   // submit.cc
@@ -445,6 +459,7 @@ class Engine {
 
   // health.cc
   void watch(Route& route);
+  bool begin_watch(Route& route);
   bool at_rest(const Flow& flow) const;
   bool at_rest(const Route& route) const;
   static bool used_directly(const Route& route);
@@ -603,6 +618,10 @@ class Engine {
   /// Changes whenever somebody begins to sleep on the rails, and whenever a pass of another ends that.
   std::atomic<std::uint64_t> leaders_{0};
   std::atomic<int> outside_{-1};  ///< where the leader sleeps if not in `sleep`
+  int timer_ = -1;                ///< the leader's; see SleepOn
+  bool timer_runs_ = false;
+  bool nudge_due_ = false;  ///< once what is being submitted has left
+  std::atomic<std::uint64_t> nudges_{0};
   bool just_woke_ = false;
   std::int64_t sleep_limit_ = INT64_MAX;
   std::function<bool()> awake_;
@@ -610,7 +629,7 @@ class Engine {
 };
 
 template <typename Done>
-bool Engine::wait_until(Done&& done, std::int64_t nanoseconds) {
+bool Engine::wait_until(Done&& done, std::int64_t nanoseconds, Sleepers* sleepers) {
   if (done()) return true;
   const std::int64_t start = clock_->now();
   std::int64_t news = start;
@@ -629,25 +648,29 @@ bool Engine::wait_until(Done&& done, std::int64_t nanoseconds) {
     if (std::exchange(moved, false)) news = now;
     if (now - news < kSpinNanoseconds) continue;
     // One pass between two sleeps.
-    if (rest(now - news, nanoseconds - (now - start), insist)) pass = kPassesPerLook - 1;
+    if (!rest(now - news, nanoseconds - (now - start), insist, sleepers, std::ref(done))) continue;
+    if (done()) return true;
+    pass = kPassesPerLook - 1;
   }
 }
 
 template <typename Done>
-bool Engine::wait_for_word(Done&& done, std::int64_t nanoseconds, Pace& pace) {
+bool Engine::wait_for_word(Done&& done, std::int64_t nanoseconds, Pace& pace, Sleepers* sleepers) {
   // Time counts from the first pass: most waits are over before it.
   std::int64_t start = -1;
   std::int64_t news = 0;
   bool rested = false;
+  bool insist = false;
   for (;;) {
-    if (!rested && pace.spin(done)) return true;
+    if (rested ? done() : pace.spin(done)) return true;
     const bool moved = pass(pace);
     if (done()) return true;
     const std::int64_t now = clock_->now();
     if (start < 0) start = news = now;
     if (now - start >= nanoseconds) return false;
     if (moved) news = now;
-    rested = now - news >= kSpinNanoseconds && rest_beside_memory(now - news, nanoseconds - (now - start));
+    rested = now - news >= kSpinNanoseconds &&
+             rest(now - news, nanoseconds - (now - start), insist, sleepers, std::ref(done));
   }
 }
 

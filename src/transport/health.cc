@@ -30,7 +30,12 @@ constexpr std::uint32_t kUnansweredToBelieve = 3;
 }  // namespace
 
 void Engine::watch(Route& route) {
-  if (route.watched) return;
+  if (begin_watch(route)) nudge_later();  // who sleeps would look after the links too late
+}
+
+/// False: it was watched already.
+bool Engine::begin_watch(Route& route) {
+  if (route.watched) return false;
   route.watched = true;
   route.heard_at = beat_;
   for (Flow* flow : route.flows) flow->head_since = beat_;
@@ -39,7 +44,7 @@ void Engine::watch(Route& route) {
     if (!link.health.stood) link.health.since = beat_;
   }
   watched_.push_back(&route);
-  nudge();  // who sleeps would look after the links too late
+  return true;
 }
 
 bool Engine::at_rest(const Flow& flow) const {

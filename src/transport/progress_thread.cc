@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/timerfd.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -23,7 +25,10 @@ constexpr int kPausesBetweenLooks = 16;             ///< the line with their num
 }  // namespace
 
 ProgressThread::ProgressThread(Engine& engine, std::function<bool()> pass, Options options)
-    : engine_(engine), pass_(std::move(pass)), options_(std::move(options)) {
+    : engine_(engine),
+      pass_(std::move(pass)),
+      options_(std::move(options)),
+      timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {
   // The program's signals are for the program's threads.
   sigset_t all;
   sigset_t before;
@@ -141,7 +146,7 @@ bool ProgressThread::help() {
 /// Until others make passes.
 void ProgressThread::work() {
   Clock& clock = engine_.clock();
-  const Engine::SleepOn also{options_.descriptor, [this] { return stopped(); }, kLongestBlind};
+  const Engine::SleepOn also{options_.descriptor, [this] { return stopped(); }, kLongestBlind, timer_.get()};
   std::int64_t news = clock.now();
   bool insist = false;
   while (!stopped()) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "base/fd.hpp"
 #include "transport/engine.hpp"
 
 namespace railyard::transport {
@@ -49,6 +50,7 @@ class ProgressThread {
   Engine& engine_;
   const std::function<bool()> pass_;
   const Options options_;
+  const Fd timer_;  ///< wakes it a moment after callers have left work
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> naps_{0};
   std::mutex mutex_;

@@ -27,7 +27,7 @@ std::uint64_t Engine::count_submission(Flow& flow) {
 }
 
 void Engine::activate(Flow& flow) {
-  watch(*flow.route);
+  if (begin_watch(*flow.route)) nudge_due_ = true;
   if (flow.in_active) return;
   flow.in_active = true;
   active_.push_back(&flow);
@@ -164,6 +164,7 @@ Operation* Engine::queue_bulk(Flow& flow, Operation::Kind kind, const Bulk& bulk
   operation->keep = bulk.keep;
   operation->counter = bulk.counter;
   operation->counter_value = bulk.counter_value;
+  nudge();  // a rail may need many polls for it, and nobody knows who comes to make them
   return operation;
 }
 

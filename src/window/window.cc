@@ -126,8 +126,11 @@ std::uint64_t Window::read_signal(std::size_t index) const noexcept {
 
 Result<void> Window::reset_signal(std::size_t index) {
   if (auto checked = state_->check_signal("reset_signal", state_->world().rank, index); !checked) return checked;
-  const transport::BatonHold hold(state_->engine().baton());
-  apply_signal(state_->exposure(), index, SignalOp::set, 0);
+  {
+    const transport::BatonHold hold(state_->engine().baton());
+    apply_signal(state_->exposure(), index, SignalOp::set, 0);
+  }
+  state_->wake_own();
   return {};
 }
 

@@ -109,7 +109,8 @@ HeapLayout::HeapLayout(std::uint64_t data, std::uint64_t signals, std::uint64_t 
   const auto after = [](std::uint64_t at) { return (at + kLine - 1) / kLine * kLine; };
   signals_at = after(data);
   barrier_at = after(signals_at + signals * sizeof(std::uint64_t));
-  bytes = barrier_at + barrier_words * sizeof(std::uint64_t);
+  sleepers_at = after(barrier_at + barrier_words * sizeof(std::uint64_t));  // a line that no signal moves
+  bytes = sleepers_at + kLine;
 }
 
 void WindowState::shut(bool together) {
@@ -130,6 +131,7 @@ void WindowState::shut(bool together) {
     engine_.revoke(*region_);
   }
   region_.reset();
+  sleepers_ = nullptr;
   storage_.reset();
 }
 
@@ -139,15 +141,18 @@ std::size_t WindowState::barrier_words() const {
 
 namespace {
 
-/// The parts of a window in a heap that holds them. The barrier's words come last.
-void lay_out(std::span<std::byte> memory, const HeapLayout& layout, std::size_t bytes, std::size_t signals,
-             transport::Exposure& data, transport::Exposure& barrier) {
+/// The parts of a window in a heap that holds them. Returns where its sleepers are counted.
+transport::Sleepers* lay_out(std::span<std::byte> memory, const HeapLayout& layout, std::size_t bytes,
+                             std::size_t signals, std::size_t barrier_words, transport::Exposure& data,
+                             transport::Exposure& barrier) {
   const auto words = [&](std::uint64_t at, std::uint64_t count) {
     return std::span(reinterpret_cast<std::uint64_t*>(memory.data() + at), count);
   };
   data.memory = memory.first(bytes);
   data.signals = words(layout.signals_at, signals);
-  barrier.signals = words(layout.barrier_at, (layout.bytes - layout.barrier_at) / sizeof(std::uint64_t));
+  barrier.signals = words(layout.barrier_at, barrier_words);
+  // The heap is zeroed: nobody sleeps.
+  return reinterpret_cast<transport::Sleepers*>(memory.data() + layout.sleepers_at);
 }
 
 }  // namespace
@@ -161,7 +166,7 @@ bool WindowState::take_heap(std::size_t bytes, std::size_t signals) {
     return false;
   }
   storage_->heap = std::move(*heap);
-  lay_out(storage_->heap.memory(), layout, bytes, signals, exposure_, barrier_exposure_);
+  sleepers_ = lay_out(storage_->heap.memory(), layout, bytes, signals, barrier_words(), exposure_, barrier_exposure_);
   return true;
 }
 
@@ -189,6 +194,7 @@ Result<void> WindowState::take_memory(std::span<std::byte> memory, std::size_t b
 Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options) {
   storage_ = std::make_shared<Storage>();
   gpus_ = accelerator::loaded_driver() != nullptr;
+  sleepers_ = &storage_->own_sleepers;
   per_rank_ = options.per_rank;
   native_atomics_ = options.native_atomics;
   if (native_atomics_ && std::ranges::none_of(engine_.rails(), [](const fabric::Rail* rail) {
@@ -264,7 +270,8 @@ void WindowState::reach_directly(int rank, const memory::HeapName& name, bool si
     return;
   }
   auto part = std::make_unique<DirectPart>();
-  lay_out(memory, HeapLayout(peer.bytes, signals, barrier_words()), peer.bytes, signals, part->data, part->barrier);
+  part->sleepers = lay_out(memory, HeapLayout(peer.bytes, signals, barrier_words()), peer.bytes, signals,
+                           barrier_words(), part->data, part->barrier);
   part->heap = std::move(*heap);
   peer.direct = part.get();
   direct_parts_.push_back(std::move(part));
@@ -312,6 +319,7 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
   auto own = std::make_unique<DirectPart>();
   own->data = exposure_;
   own->barrier = barrier_exposure_;
+  own->sleepers = sleepers_;
   part_of(world_.rank).direct = own.get();
   direct_parts_.push_back(std::move(own));
   for (int rank = 0; world_.shares_memory && rank < world_.size; ++rank) {

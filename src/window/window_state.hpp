@@ -44,6 +44,7 @@ struct Storage {
   std::vector<std::uint64_t> own_signals;
   std::vector<std::uint64_t> own_barrier_words;
   std::vector<std::uint64_t> own_counters;
+  transport::Sleepers own_sleepers;
   std::size_t rails = 0;                   ///< most rails of any rank
   std::vector<transport::RemoteKey> keys;  ///< rank-major
 };
@@ -53,6 +54,7 @@ struct HeapLayout {
   HeapLayout(std::uint64_t data, std::uint64_t signals, std::uint64_t barrier_words);
   std::uint64_t signals_at = 0;
   std::uint64_t barrier_at = 0;
+  std::uint64_t sleepers_at = 0;
   std::uint64_t bytes = 0;
 };
 
@@ -61,6 +63,7 @@ struct DirectPart {
   memory::Heap heap;  ///< the mapping; none for this rank's own
   transport::Exposure data;
   transport::Exposure barrier;
+  const transport::Sleepers* sleepers = nullptr;  ///< of that rank, in waits for these signals and words
   mutable Distance distance;
 };
 
@@ -154,13 +157,17 @@ class WindowState {
   /// Waits until `done`, which looks at a word that peers change.
   template <typename Done>
   bool wait_for_word(Done&& done, std::int64_t nanoseconds) {
-    if (!has_direct_peers_) return engine_.wait_until(done, nanoseconds);
-    return engine_.wait_for_word(done, nanoseconds, world_.direct_use.mine().pace);
+    if (!has_direct_peers_) return engine_.wait_until(done, nanoseconds, sleepers_);
+    return engine_.wait_for_word(done, nanoseconds, world_.direct_use.mine().pace, sleepers_);
   }
   std::optional<std::uint64_t> await_shortly(const SignalCondition& condition);
   bool makes_sense(const SignalCondition& condition) {
     return condition.index < signals().size() && condition.comparison <= Comparison::greater_equal &&
            condition.from >= SignalCondition::kAnyRank && condition.from < world_.size;
+  }
+  /// After a change of a signal here: other threads of this process may sleep until it comes.
+  void wake_own() {
+    if (sleepers_->any()) engine_.wake_peer(world_.rank);
   }
   /// What this process stored into peers' memory is there before anything that follows.
   void settle() const {
@@ -243,6 +250,7 @@ class WindowState {
   std::shared_ptr<memory::Region> region_;
   transport::Exposure exposure_;
   transport::Exposure barrier_exposure_;
+  transport::Sleepers* sleepers_ = nullptr;  ///< of this rank: in the heap, if there is one, for peers to see
   std::uint32_t exposure_id_ = 0;
   std::uint32_t barrier_exposure_id_ = 0;
   std::span<std::uint64_t> counters_;

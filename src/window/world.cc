@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/log.hpp"
+#include "base/store_barrier.hpp"
 #include "bootstrap/open.hpp"
 #include "window/assemble.hpp"
 #include "window/world_state.hpp"
@@ -139,6 +140,7 @@ Result<World> World::open(const WorldOptions& options) {
   }
   set_log_rank(bootstrap->rank());
 
+  allow_waiting_for_stores();
   auto rails = fabric::open_rails(settings);
   if (!rails) return std::move(rails.error());
   auto clock = std::make_unique<SteadyClock>();

@@ -3,15 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/membarrier.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+
+#include "base/store_barrier.hpp"
 
 namespace railyard::fabric::shm {
 
@@ -20,19 +19,6 @@ namespace {
 /// The system is asked whether peers live this often, a few peers each time.
 constexpr auto kCheckInterval = std::chrono::milliseconds(2);
 constexpr std::size_t kChecksPerSweep = 64;
-constexpr long kStoresLand = 50'000;  // nanoseconds
-
-/// Every store that another process made before this call is seen after it, though senders make no fence of their own:
-/// theirs would cost each record more than a sleep now and then costs.
-void wait_for_stores_of_others() {
-  static const bool possible = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
-  if (possible && ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0) return;
-  // A kernel that cannot: no store waits so long in its core. What is missed nevertheless is found when the sleep ends.
-  const timespec moment{0, kStoresLand};
-  ::nanosleep(&moment, nullptr);
-}
-/// Makes this process one of those `others`.
-void allow_waiting_for_stores() { ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0); }
 
 std::string text_of(const std::array<char, kMostNameBytes + 1>& field) {
   return std::string(field.data(), ::strnlen(field.data(), field.size()));
@@ -168,12 +154,18 @@ bool Endpoint::fall_asleep() {
   return idle;
 }
 
-void Endpoint::wake_up() {
+void Endpoint::wake_up(bool look) {
   object_.header().sleeping.store(0, std::memory_order_relaxed);
   std::array<char, 64> strokes;
   while (::read(bell_.get(), strokes.data(), strokes.size()) == static_cast<ssize_t>(strokes.size())) {
   }
-  passes_ = kPassesPerLook - 1;  // passes were few: the next one looks whether peers live
+  if (look) passes_ = kPassesPerLook - 1;  // passes were few
+}
+
+bool Endpoint::look_is_due() {
+  if (std::chrono::steady_clock::now() - last_check_ < kCheckInterval) return false;
+  passes_ = kPassesPerLook - 1;
+  return true;
 }
 
 void Endpoint::look_around() {

@@ -39,17 +39,19 @@ class Outbound {
   const Identity& identity() const { return peer_.identity(); }
   const PeerObject& peer() const { return peer_; }
 
-  void* user = nullptr;  ///< its user's own
-
- private:
-  friend class Endpoint;
-  Outbound(PeerObject peer, std::string bell) : peer_(std::move(peer)), bell_path_(std::move(bell)) {}
-  /// After a record: no fence, see `fall_asleep`.
+  /// Rings the peer's bell if it sleeps. After a record, or another store that the peer's wait depends on: no fence,
+  /// see `fall_asleep`.
   void wake() {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if (peer_.header().sleeping.load(std::memory_order_relaxed) != 0) [[unlikely]]
       ring_bell();
   }
+
+  void* user = nullptr;  ///< its user's own
+
+ private:
+  friend class Endpoint;
+  Outbound(PeerObject peer, std::string bell) : peer_(std::move(peer)), bell_path_(std::move(bell)) {}
   void ring_bell();
 
   PeerObject peer_;
@@ -131,7 +133,10 @@ class Endpoint {
 
   /// Says that this endpoint's thread will sleep on `bell()`. False: there is something to do first.
   bool fall_asleep();
-  void wake_up();
+  /// `look`: whether peers live, in the next poll. Not for those who do so before they sleep.
+  void wake_up(bool look = true);
+  /// True: the next poll looks whether peers live, which it has not done for a while.
+  bool look_is_due();
   /// Readable when a sender woke us; -1 where the endpoint cannot sleep.
   int bell() const { return bell_.get(); }
 

@@ -123,8 +123,18 @@ int ShmRail::descriptor() const { return core_ != nullptr ? core_->bell() : -1; 
 bool ShmRail::arm() {
   // What waits for room in a peer's ring is woken by nobody.
   if (stopped_ || !pending_.empty() || !busy_.empty() || !copying_.empty()) return false;
+  // Now, when there is nothing else to do, rather than first thing when it is woken.
+  if (core_->look_is_due()) return false;
   armed_ = true;
   return core_->fall_asleep();
+}
+
+bool ShmRail::wake(RemoteId remote) {
+  if (stopped_ || !known(remote)) return false;
+  const Peer* const peer = links_[remote]->peer;
+  if (peer == nullptr || peer->out == nullptr) return false;
+  peer->out->wake();
+  return true;
 }
 
 std::vector<std::byte> ShmRail::address() const {

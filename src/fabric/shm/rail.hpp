@@ -69,6 +69,7 @@ class ShmRail final : public Rail, private Listener {
   std::size_t poll(std::span<Event> events) override;
   int descriptor() const override;
   bool arm() override;
+  bool wake(RemoteId remote) override;
   void stop() override;
 
   std::string describe_error(int error) const override;

@@ -261,7 +261,7 @@ std::size_t ShmRail::poll(std::span<Event> events) {
   if (stopped_ || events.empty()) return 0;
   if (armed_) [[unlikely]] {
     armed_ = false;
-    core_->wake_up();
+    core_->wake_up(false);
   }
   room_ = events;
   told_ = pending_.empty() ? 0 : pending_.take(events);

@@ -138,8 +138,11 @@ bool TcpRail::epoll_is_due() {
 void TcpRail::look(std::size_t room) {
   if (!stalled_.empty() && !receives_.empty()) resume_stalled();
   // Few are read from on the off-chance; among many, epoll says which.
-  const bool found = read_active(room);
+  bool found = read_active(room);
+  const bool none = active_.empty();
   if (epoll_is_due()) look_at_epoll();
+  // Who was woken by what has come needs no second poll to read it.
+  if (none && !active_.empty()) found = read_active(room);
   if (!attempting_.empty() && turn_ % kSetUpLook == 0) look_at_attempts();
   if ((door_waits_ && turn_ % kEpollEvery == 0) || (!unproven_.empty() && turn_ % kSlowLook == 0)) look_at_door();
   if (!found && !owing_.empty()) {
