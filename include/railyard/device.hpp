@@ -7,8 +7,8 @@
 ///     if (auto status = proxy->status(); !status) ...;
 ///
 /// A proxy that has nothing to do spins for `spin` after its last command, then naps: a sixteenth of the time that it
-/// has been idle, at most `longest_nap`. A command that finds it asleep waits that long. A kernel in a wait keeps it
-/// awake.
+/// has been idle, at most `longest_nap`. A command that finds it asleep waits that long: `wake` it before a launch. A
+/// kernel in a wait keeps it awake.
 #pragma once
 
 #include <chrono>
@@ -34,13 +34,16 @@ struct DeviceOptions {
   std::uint32_t barrier_signal = 0;  ///< from this one on: the same on all ranks, and used for nothing else
   std::chrono::nanoseconds budget = std::chrono::seconds(10);  ///< of a wait in a kernel
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
-  std::chrono::nanoseconds longest_nap = std::chrono::milliseconds(1);
+  std::chrono::nanoseconds longest_nap = std::chrono::milliseconds(2);
   int device = kHost;  ///< whose kernels; kHost: host threads play the kernel's part
   /// Memory of that device for what its blocks share: `device_bytes` of it, 128-byte aligned, valid until the proxy is
   /// closed. Not for kHost.
   std::span<std::byte> device_memory{};
   /// Kernels write memory of peers on this host by themselves where they can.
   bool direct = true;
+  /// The device's adds to host memory and those of processors are atomic together (the driver's "host native atomics").
+  /// Otherwise signals and counters in host memory are the proxy's to change, and kernels write peers' data alone.
+  bool host_atomics = false;
 };
 
 /// Movable handle. Close it, or let it end, before its window and after the last kernel that uses it.
@@ -67,6 +70,8 @@ class DeviceProxy {
   /// meanwhile.
   void resume();
 
+  /// Ends its nap, as a command would. Any thread; cheap when it is awake.
+  void wake();
   /// Commands taken so far.
   std::uint64_t commands() const;
 

@@ -43,6 +43,9 @@ Result<DeviceProxy> DeviceProxy::open(Window& window, const DeviceOptions& optio
   window_detail::WindowState& state = window_detail::WindowAccess::state(window);
   if (auto open = state.check_open("device proxy"); !open) return std::move(open.error());
   if (auto checked = check_options(state, options); !checked) return std::move(checked.error());
+  if (state.engine().settings().threads == "single") {
+    return Error(Status::invalid, "device proxy: the world is for one thread only (RAILYARD_THREADS=single)");
+  }
   auto memory = device_detail::SharedMemory::open(state, options);
   if (!memory) return std::move(memory.error());
   if (options.direct) state.expect_touching();
@@ -67,6 +70,7 @@ Result<void> DeviceProxy::close(Deadline deadline) { return state_->close(deadli
 device::Window DeviceProxy::handle() const { return state_->handle(); }
 Result<void> DeviceProxy::status() const { return state_->status(); }
 void DeviceProxy::resume() { state_->resume(); }
+void DeviceProxy::wake() { state_->wake(); }
 std::uint64_t DeviceProxy::commands() const { return state_->commands(); }
 
 }  // namespace railyard

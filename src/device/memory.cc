@@ -123,16 +123,13 @@ Result<std::byte*> SharedMemory::reach(std::span<std::byte> memory, bool ours) {
 
 Result<void> SharedMemory::reach_window(window_detail::WindowState& window, const DeviceOptions& options) {
   WorldState& world = window.world();
-  const auto bytes_of = [](std::span<std::uint64_t> words) {
-    return std::span(reinterpret_cast<std::byte*>(words.data()), words.size_bytes());
-  };
   // The heap first, as a whole: data and signals may share a page.
   if (auto heap = reach(window.heap(world.rank), true); !heap) return std::move(heap.error());
   auto data = reach(window.memory(), false);
   if (!data) return std::move(data.error());
-  auto signals = reach(bytes_of(window.signals()), false);
+  auto signals = reach(std::as_writable_bytes(window.signals()), false);
   if (!signals) return std::move(signals.error());
-  auto counters = reach(bytes_of(window.counters()), false);
+  auto counters = reach(std::as_writable_bytes(window.counters()), false);
   if (!counters) return std::move(counters.error());
   handle_.local = *data;
   handle_.bytes = window.memory().size();
@@ -148,28 +145,36 @@ Result<void> SharedMemory::reach_window(window_detail::WindowState& window, cons
   handle_.barrier_count = options.barriers;
   handle_.barrier_rounds = barrier_rounds(world.size);
   handle_.barrier_signal = options.barrier_signal;
-  // A GPU's adds to host memory and the processor's are not atomic together on every machine.
-  handle_.adds_counters = driver_ == nullptr;
+  adds_ = driver_ == nullptr || options.host_atomics;
+  handle_.adds_counters = adds_;
 
   std::vector<Peer> peers(static_cast<std::size_t>(world.size));
   for (int rank = 0; options.direct && rank < world.size; ++rank) {
-    const window_detail::DirectPart* const direct = window.part(rank).direct;
-    if (direct == nullptr) continue;
-    if (auto heap = reach(window.heap(rank), true); !heap) {
-      log_debug("rank {}'s window is reached through the proxy: {}", rank, heap.error().message());
-      continue;
-    }
-    auto theirs = reach(direct->data.memory, false);
-    if (!theirs) return std::move(theirs.error());
-    Peer& peer = peers[static_cast<std::size_t>(rank)];
-    peer.data = *theirs;
-    peer.bytes = direct->data.memory.size();
-    if (driver_ == nullptr) {
-      peer.signals = direct->data.signals.data();
-      peer.signal_count = direct->data.signals.size();
-    }
+    auto peer = reach_peer(window, rank);
+    if (!peer) return std::move(peer.error());
+    peers[static_cast<std::size_t>(rank)] = *peer;
   }
   return upload(peers);
+}
+
+Result<Peer> SharedMemory::reach_peer(const window_detail::WindowState& window, int rank) {
+  Peer peer{};
+  const window_detail::DirectPart* const direct = window.part(rank).direct;
+  if (direct == nullptr) return peer;
+  if (auto heap = reach(window.heap(rank), true); !heap) {
+    log_debug("rank {}'s window is reached through the proxy: {}", rank, heap.error().message());
+    return peer;
+  }
+  auto data = reach(direct->data.memory, false);
+  if (!data) return std::move(data.error());
+  peer.data = *data;
+  peer.bytes = direct->data.memory.size();
+  if (!adds_) return peer;
+  auto signals = reach(std::as_writable_bytes(direct->data.signals), false);
+  if (!signals) return std::move(signals.error());
+  peer.signals = reinterpret_cast<Word*>(*signals);
+  peer.signal_count = direct->data.signals.size();
+  return peer;
 }
 
 Result<void> SharedMemory::upload(std::span<const Peer> peers) {

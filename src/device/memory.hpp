@@ -76,6 +76,8 @@ class SharedMemory {
   Result<void> reach_window(window_detail::WindowState& window, const DeviceOptions& options);
   /// What kernels call memory of the processor's. `ours`: nobody else can have made it reachable.
   Result<std::byte*> reach(std::span<std::byte> memory, bool ours);
+  /// A rank's entry in the table: null where kernels cannot reach it.
+  Result<Peer> reach_peer(const window_detail::WindowState& window, int rank);
   Result<void> upload(std::span<const Peer> peers);
 
   struct Reached {
@@ -86,6 +88,7 @@ class SharedMemory {
   BlockLayout layout_;
   accelerator::Driver* driver_ = nullptr;
   int device_ = DeviceOptions::kHost;
+  bool adds_ = true;  ///< kernels may add to words in host memory that processors add to
   std::unique_ptr<accelerator::Pinned> pinned_;
   std::vector<std::unique_ptr<accelerator::Pinned>> pins_;
   std::vector<Reached> reached_;

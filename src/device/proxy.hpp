@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -31,6 +32,7 @@ class DeviceProxy::State {
   Result<void> status() const;
   void resume();
   std::uint64_t commands() const;
+  void wake();
 
   /// For tests: the threads live and do nothing.
   void wedge(bool wedged) { wedged_.store(wedged, std::memory_order_release); }
@@ -62,6 +64,9 @@ class DeviceProxy::State {
     device_detail::RingProgress* progress = nullptr;
     const Word* attention = nullptr;
     Word attention_seen = 0;
+    int awaited = -1;  ///< the rank that a kernel waits for
+    std::int64_t awaited_since = 0;
+    std::int64_t attended_at = 0;
     std::uint64_t consumed = 0;
     std::uint64_t completed = 0;
     std::unique_ptr<Pending[]> pending;  ///< by number modulo kMostPending: [completed, consumed)
@@ -73,7 +78,6 @@ class DeviceProxy::State {
     std::vector<Ring*> rings;
     std::vector<std::uint32_t> under_way;  ///< by rank
     std::uint64_t pending = 0;
-    std::int64_t waiting_since = 0;  ///< kernels that wait for a rank
     std::int64_t asked_at = 0;
     std::int64_t lost_looked_at = 0;
     std::thread thread;
@@ -92,7 +96,9 @@ class DeviceProxy::State {
   // threads.cc
   void run(Worker& worker);
   bool attend(Worker& worker, std::int64_t now);
+  void ask_after(int peer);
   void watch_peers(Worker& worker, std::int64_t now);
+  bool nap(std::int64_t nanoseconds, std::uint64_t& woken);
   void stop_threads();
   Error kernel_failure() const;
   bool all_done() const;
@@ -108,6 +114,9 @@ class DeviceProxy::State {
   std::atomic<bool> wedged_{false};
   std::atomic<bool> stopped_{false};  ///< an error: nothing is issued
   bool closed_ = false;
+  std::mutex nap_mutex_;
+  std::uint64_t wakes_ = 0;  ///< calls of `wake`; under `nap_mutex_`
+  std::condition_variable napping_;
   mutable std::mutex mutex_;
   Error first_;  ///< under `mutex_`
 };

@@ -42,6 +42,7 @@ void DeviceProxy::State::run(Worker& worker) {
   transport::Engine& engine = state_.engine();
   std::int64_t last_news = proxy_now();
   std::int64_t now = last_news;
+  std::uint64_t woken = 0;
   while (!stop_.load(std::memory_order_acquire)) {
     if (wedged_.load(std::memory_order_acquire)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -62,32 +63,55 @@ void DeviceProxy::State::run(Worker& worker) {
       if (!news) ::sched_yield();
       continue;
     }
-    std::this_thread::sleep_for(std::chrono::nanoseconds(
-        std::clamp(idle / kNapPart, kShortestNap, std::max<std::int64_t>(options_.longest_nap.count(), kShortestNap))));
+    const std::int64_t longest = std::max<std::int64_t>(options_.longest_nap.count(), kShortestNap);
+    if (nap(std::clamp(idle / kNapPart, kShortestNap, longest), woken)) last_news = proxy_now();
   }
+}
+
+/// Whether somebody called meanwhile; `woken`: the calls known so far.
+bool DeviceProxy::State::nap(std::int64_t nanoseconds, std::uint64_t& woken) {
+  std::unique_lock lock(nap_mutex_);
+  const auto called = [&] { return stop_.load(std::memory_order_acquire) || wakes_ != woken; };
+  const bool was_called = napping_.wait_for(lock, std::chrono::nanoseconds(nanoseconds), called);
+  woken = wakes_;
+  return was_called;
+}
+
+void DeviceProxy::State::wake() {
+  {
+    const std::lock_guard lock(nap_mutex_);
+    ++wakes_;
+  }
+  napping_.notify_all();
 }
 
 /// Whether a kernel is waiting for something; asks after the rank that it waits for.
 bool DeviceProxy::State::attend(Worker& worker, std::int64_t now) {
-  Word seen = 0;
+  bool awaited = false;
   for (Ring* ring : worker.rings) {
     const Word attention = device::detail::load_system(ring->attention);
     if (attention == ring->attention_seen) continue;
+    awaited = true;
     ring->attention_seen = attention;
-    seen = attention;
+    const auto peer = static_cast<int>(attention & device::detail::kEveryRank) - 1;
+    if (peer != ring->awaited || now - ring->attended_at > kAskPeerAfter) ring->awaited_since = now;  // another wait
+    ring->awaited = peer;
+    ring->attended_at = now;
+    if (now - ring->awaited_since > kAskPeerAfter && now - worker.asked_at > kAskPeerAgain) {
+      worker.asked_at = now;
+      ask_after(peer);
+    }
   }
-  if (seen == 0) return false;
-  const auto peer = static_cast<int>(seen & device::detail::kEveryRank) - 1;
-  // A pause in the waiting longer than the last nap: another wait.
-  if (worker.waiting_since == 0 || now - worker.asked_at > 4 * kAskPeerAgain) worker.waiting_since = now;
-  if (peer < 0 || peer >= state_.world().size || state_.is_self(peer)) return true;
-  if (now - worker.waiting_since < kAskPeerAfter || now - worker.asked_at < kAskPeerAgain) return true;
-  worker.asked_at = now;
+  return awaited;
+}
+
+/// Finds out whether a rank is still there, also where nothing was ever sent to it.
+void DeviceProxy::State::ask_after(int peer) {
+  if (peer < 0 || peer >= state_.world().size || state_.is_self(peer)) return;
   transport::Engine& engine = state_.engine();
   const transport::BatonHold hold(engine.baton());
   const transport::Flow* const flow = engine.existing_flow(peer);
   if (flow == nullptr || flow->route->concerned_since == 0) engine.check_on(peer);
-  return true;
 }
 
 /// Tells kernels which ranks are gone. By one thread: the words are its own.
@@ -110,6 +134,7 @@ void DeviceProxy::State::watch_peers(Worker& worker, std::int64_t now) {
 
 void DeviceProxy::State::stop_threads() {
   stop_.store(true, std::memory_order_release);
+  wake();
   for (auto& worker : workers_) {
     if (worker->thread.joinable()) worker->thread.join();
   }

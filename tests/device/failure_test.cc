@@ -246,34 +246,54 @@ TEST(DeviceFailure, OptionsThatMakeNoSenseAreRefused) {
   });
 }
 
+Settings impatient_settings(int /*rank*/) {
+  Settings settings = loopback_settings(1);
+  settings.peer_timeout_ms = 500;
+  return settings;
+}
+
 /// A kernel that names the rank it waits for learns that it is gone, long before its budget is spent.
 TEST(DeviceFailure, AWaitForARankThatDiesEnds) {
-  run_processes(
-      2,
-      [](int rank) {
-        Settings settings = direct_settings(rank);
-        settings.shared_memory = "off";
-        settings.peer_timeout_ms = 500;
-        return settings;
-      },
-      [](World& world, ProcessMeeting&) {
-        auto window = must(Window::allocate(world, 4096));
-        auto proxy = must(DeviceProxy::open(window, patient({.barriers = 1, .barrier_signal = 8})));
-        const device::Window kernel = proxy.handle();
-        if (world.rank() == 1) {
-          EXPECT_TRUE(kernel.signal(0, {0}).ok());
-          EXPECT_EQ(kernel.wait_signal(0, device::Comparison::equal, 1), device::Status::ok);
-          ::raise(SIGKILL);
-        }
-        EXPECT_EQ(kernel.wait_signal(0, device::Comparison::equal, 1), device::Status::ok);
-        EXPECT_TRUE(kernel.signal(1, {0}).ok());
-        EXPECT_EQ(kernel.wait_signal(1, device::Comparison::equal, 1, 1), device::Status::peer_lost);
-        const Error error = std::move(proxy.status().error());
-        EXPECT_EQ(error.status(), Status::peer_lost);
-        EXPECT_EQ(error.where().peer, 1);
-        EXPECT_EQ(kernel.barrier(), device::Status::peer_lost);
-      },
-      {1});
+  run_processes(2, impatient_settings,
+                [](World& world, ProcessMeeting&) {
+                  auto window = must(Window::allocate(world, 4096));
+                  auto proxy = must(DeviceProxy::open(window, patient({.barriers = 1, .barrier_signal = 8})));
+                  const device::Window kernel = proxy.handle();
+                  if (world.rank() == 1) {
+                    EXPECT_TRUE(kernel.signal(0, {0}).ok());
+                    EXPECT_EQ(kernel.wait_signal(0, device::Comparison::equal, 1), device::Status::ok);
+                    ::raise(SIGKILL);
+                  }
+                  EXPECT_EQ(kernel.wait_signal(0, device::Comparison::equal, 1), device::Status::ok);
+                  EXPECT_TRUE(kernel.signal(1, {0}).ok());
+                  EXPECT_EQ(kernel.wait_signal(1, device::Comparison::equal, 1, 1), device::Status::peer_lost);
+                  const Error error = std::move(proxy.status().error());
+                  EXPECT_EQ(error.status(), Status::peer_lost);
+                  EXPECT_EQ(error.where().peer, 1);
+                  EXPECT_EQ(kernel.barrier(), device::Status::peer_lost);
+                  // To post to it is an error of the proxy's.
+                  EXPECT_TRUE(kernel.put_value(1, 0, 1).ok());
+                  EXPECT_EQ(kernel.quiet(), device::Status::error);
+                  EXPECT_EQ(proxy.status().status(), Status::peer_lost);
+                  EXPECT_STREQ(proxy.status().error().where().operation, "put_value");
+                },
+                {1});
+}
+
+/// Nothing was ever sent between the two: the proxy asks on the kernel's behalf.
+TEST(DeviceFailure, AWaitForARankThatWasNeverHeardOfEnds) {
+  run_processes(2, impatient_settings,
+                [](World& world, ProcessMeeting& meeting) {
+                  auto window = must(Window::allocate(world, 4096));
+                  auto proxy = must(DeviceProxy::open(window, patient()));
+                  if (world.rank() == 1) {
+                    while (meeting.notes[0] == 0) std::this_thread::yield();
+                    ::raise(SIGKILL);
+                  }
+                  meeting.notes[0] = 1;
+                  EXPECT_EQ(proxy.handle().wait_signal(1, device::Comparison::equal, 1, 1), device::Status::peer_lost);
+                },
+                {1});
 }
 
 #if !defined(RAILYARD_SANITIZED)
