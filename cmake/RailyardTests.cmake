@@ -40,7 +40,7 @@ if(NOT RAILYARD_SANITIZE)
     SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS fabric)
 endif()
 
-foreach(layer base accelerator bootstrap fabric memory topology transport window message telemetry sim c_api tools)
+foreach(layer base accelerator bootstrap fabric memory topology transport window device message telemetry sim c_api tools)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/tests/${layer})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc ${folder}/*.c)
   if(NOT sources)
@@ -71,7 +71,7 @@ foreach(layer base accelerator bootstrap fabric memory topology transport window
   # ./test runs twice as many tests at a time as there are cores: loading libfabric is a fifth of a second of waiting. Tests
   # that are several busy processes or threads themselves count for two.
   set(cores 1)
-  if(layer MATCHES "^(window|message|tools)$")
+  if(layer MATCHES "^(window|device|message|tools)$")
     set(cores 2)
   endif()
   # Sanitizers slow everything down, two cores may be shared: the limit is there to end a hang, not to measure.

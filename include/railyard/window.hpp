@@ -87,7 +87,8 @@ struct Ticket {
 
 namespace window_detail {
 class WindowState;
-}
+class WindowAccess;
+}  // namespace window_detail
 class WindowAssembly;
 
 /// Movable handle. Making and closing one is collective.
@@ -184,6 +185,7 @@ class Window {
 
  private:
   friend class WindowAssembly;
+  friend class window_detail::WindowAccess;
   explicit Window(std::unique_ptr<window_detail::WindowState> state);
   std::unique_ptr<window_detail::WindowState> state_;
 };

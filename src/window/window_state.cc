@@ -100,6 +100,11 @@ Result<Pages> Pages::open(std::size_t bytes) {
   return pages;
 }
 
+Result<Pages> Pages::open_words(std::size_t count) {
+  if (count > SIZE_MAX / 16) return Error(Status::no_memory, fmt::format("a window of {} signals or counters", count));
+  return open(count * sizeof(std::uint64_t));
+}
+
 Pages::~Pages() {
   if (memory_.data() != nullptr) ::munmap(memory_.data(), std::max<std::size_t>(memory_.size(), 1));
 }
@@ -184,8 +189,10 @@ Result<void> WindowState::take_memory(std::span<std::byte> memory, std::size_t b
     on_device_ = *usable >= 0;
   }
   exposure_.memory = memory;
-  storage_->own_signals.resize(signals);
-  exposure_.signals = storage_->own_signals;
+  auto words = Pages::open_words(signals);
+  if (!words) return std::move(words.error());
+  storage_->own_signals = std::move(*words);
+  exposure_.signals = storage_->own_signals.words();
   storage_->own_barrier_words.resize(barrier_words());
   barrier_exposure_.signals = storage_->own_barrier_words;
   return {};
@@ -213,8 +220,10 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
     counters_ = options.counter_memory;
     std::fill(counters_.begin(), counters_.end(), 0);
   } else {
-    storage_->own_counters.resize(options.counters);
-    counters_ = storage_->own_counters;
+    auto words = Pages::open_words(options.counters);
+    if (!words) return std::move(words.error());
+    storage_->own_counters = std::move(*words);
+    counters_ = storage_->own_counters.words();
   }
 
   const transport::BatonHold hold(engine_.baton());

@@ -25,6 +25,7 @@ class Pages {
  public:
   Pages() = default;
   static Result<Pages> open(std::size_t bytes);
+  static Result<Pages> open_words(std::size_t count);
   Pages(Pages&& other) noexcept : memory_(std::exchange(other.memory_, {})) {}
   Pages& operator=(Pages&& other) noexcept {
     std::swap(memory_, other.memory_);
@@ -32,6 +33,9 @@ class Pages {
   }
   ~Pages();
   std::span<std::byte> memory() const { return memory_; }
+  std::span<std::uint64_t> words() const {
+    return {reinterpret_cast<std::uint64_t*>(memory_.data()), memory_.size() / sizeof(std::uint64_t)};
+  }
 
  private:
   std::span<std::byte> memory_;
@@ -41,9 +45,9 @@ class Pages {
 struct Storage {
   memory::Heap heap;  ///< data, signals and barrier words, where peers may map them; else:
   Pages pages;
-  std::vector<std::uint64_t> own_signals;
+  Pages own_signals;   ///< whole pages, so that devices can be given them
+  Pages own_counters;  ///< the same
   std::vector<std::uint64_t> own_barrier_words;
-  std::vector<std::uint64_t> own_counters;
   transport::Sleepers own_sleepers;
   std::size_t rails = 0;                   ///< most rails of any rank
   std::vector<transport::RemoteKey> keys;  ///< rank-major
@@ -112,6 +116,13 @@ class WindowState {
   std::span<std::byte> memory() const { return exposure_.memory; }
   std::span<std::uint64_t> signals() const { return exposure_.signals; }
   std::span<std::uint64_t> counters() const { return counters_; }
+  /// The whole of what a rank's part lies in, where this process has it mapped as memory that ranks share.
+  std::span<std::byte> heap(int rank) const {
+    const memory::Heap* heap = is_self(rank)                  ? &storage_->heap
+                               : part(rank).direct != nullptr ? &part(rank).direct->heap
+                                                              : nullptr;
+    return heap != nullptr && *heap ? heap->memory() : std::span<std::byte>();
+  }
   /// Each round's word has a line of its own: its writer is another rank.
   static constexpr std::size_t kWordsPerRound = 8;
   const std::uint64_t& barrier_word(std::size_t round) const {
@@ -127,6 +138,12 @@ class WindowState {
   };
   Barrier& barrier() { return barrier_; }
   bool may_relax() const { return may_relax_; }
+  /// Others than this window's calls are about to touch mapped memory of peers: the engine watches over these.
+  void expect_touching() {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      if (!is_self(rank) && part(rank).direct != nullptr) begin_touching(rank);
+    }
+  }
 
   /// The one way in for every put and signal.
   struct Put {
@@ -264,6 +281,12 @@ class WindowState {
   bool may_relax_ = true;
   bool gpus_ = false;       ///< memory of GPUs may be brought
   bool on_device_ = false;  ///< this rank's data is
+};
+
+/// For the layers above.
+class WindowAccess {
+ public:
+  static WindowState& state(const Window& window) { return *window.state_; }
 };
 
 }  // namespace railyard::window_detail

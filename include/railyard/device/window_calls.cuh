@@ -1,0 +1,477 @@
+/// The calls of device::Window: see device.cuh.
+#pragma once
+
+#include "railyard/device.cuh"
+
+namespace railyard::device {
+
+namespace detail {
+
+RAILYARD_DEVICE bool compares(Word held, Comparison comparison, Word value) {
+  switch (comparison) {
+    case Comparison::equal:
+      return held == value;
+    case Comparison::not_equal:
+      return held != value;
+    case Comparison::less:
+      return held < value;
+    case Comparison::less_equal:
+      return held <= value;
+    case Comparison::greater:
+      return held > value;
+    case Comparison::greater_equal:
+      return held >= value;
+  }
+  return false;
+}
+
+inline constexpr Word kTouched = ~Word{0};  ///< in place of a ticket: the group does it by itself
+
+}  // namespace detail
+
+/// One wait: how long it has lasted, and whether there is any use in going on.
+struct Window::Patience {
+  /// Between two looks at the clock and the proxy's error word: a look costs as much as one at what is waited for.
+  static constexpr std::uint32_t kLooks = 16;
+  /// Between two words to the proxy that somebody waits.
+  static constexpr std::uint32_t kLooksPerCall = 64;
+
+  const Window& window;
+  Operation operation;
+  int peer;
+  std::uint32_t ring;
+  Word subject;
+  Word wanted;
+  std::uint32_t looks = 0;
+  Word start = 0;
+
+  /// After a look that found nothing.
+  RAILYARD_DEVICE Status go_on(Word held) {
+    ++looks;
+    detail::pause(looks);
+    if (looks % kLooks != 0) return Status::ok;
+    const detail::Handle& handle = window.handle_;
+    if (detail::load_system(&handle.error->code) != 0) return Status::error;
+    if (window.has_rank(peer) && detail::load_system(&handle.lost[peer]) != 0) return tell(Status::peer_lost, held);
+    if (operation == Operation::barrier && detail::load_system(&handle.lost[handle.size]) != 0) {
+      return tell(Status::peer_lost, held);
+    }
+    const Word time = detail::now();
+    if (start == 0) start = time;
+    if (looks % kLooksPerCall == 0) {
+      const Word who = window.has_rank(peer) ? static_cast<Word>(peer) + 1 : 0;
+      detail::store_after_release(&handle.attention[ring * 8], (time >> 8) << detail::kRankBits | who);
+    }
+    return time - start < handle.budget ? Status::ok : tell(Status::timeout, held);
+  }
+
+ private:
+  /// Keeps it for the host, unless something was kept already.
+  RAILYARD_DEVICE Status tell(Status status, Word held) const {
+    const detail::Handle& handle = window.handle_;
+    if (detail::exchange_local(handle.failure_claim, 0, 1)) {
+      detail::Report* const report = handle.failure;
+      detail::store_after_release(&report->operation, static_cast<Word>(operation));
+      detail::store_after_release(&report->peer, window.has_rank(peer) ? static_cast<Word>(peer) + 1 : 0);
+      detail::store_after_release(&report->ring, ring);
+      detail::store_after_release(&report->subject, subject);
+      detail::store_after_release(&report->wanted, wanted);
+      detail::store_after_release(&report->held, held);
+      detail::store_system(&report->code, static_cast<Word>(status));
+    }
+    return status;
+  }
+};
+
+RAILYARD_DEVICE std::uint32_t Window::my_ring() const {
+  if (handle_.ring != detail::Handle::kRingByBlock) return handle_.ring;
+#if defined(__CUDA_ARCH__)
+  return (blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)) % handle_.rings;
+#else
+  // A host thread is a block: the first one is block 0.
+  static std::uint32_t threads = 0;
+  static thread_local const std::uint32_t mine = __atomic_fetch_add(&threads, 1, __ATOMIC_RELAXED);
+  return mine % handle_.rings;
+#endif
+}
+
+/// Takes slots that are free. A slot is never taken before it is: a caller who gives up leaves no hole in the ring.
+RAILYARD_DEVICE Status Window::reserve(std::uint32_t ring, unsigned slots, Operation operation, int peer,
+                                       Word& first) const {
+  detail::RingTail& shared = handle_.tails[ring];
+  Patience patience{*this, operation, peer, ring, 0, slots};
+  for (;;) {
+    const Word tail = detail::load_local(&shared.tail);
+    const auto used = [&](Word consumed) { return static_cast<std::int64_t>(tail + slots - consumed); };
+    if (used(detail::load_local(&shared.consumed)) > static_cast<std::int64_t>(handle_.depth)) {
+      const Word consumed = detail::load_system(&handle_.progress[ring].consumed);
+      detail::raise_local(&shared.consumed, consumed);
+      if (used(consumed) > static_cast<std::int64_t>(handle_.depth)) {
+        const Status status = patience.go_on(consumed);
+        if (status != Status::ok) return status;
+        continue;
+      }
+    }
+    if (detail::exchange_local(&shared.tail, tail, tail + slots)) {
+      first = tail;
+      return Status::ok;
+    }
+  }
+}
+
+/// By one thread.
+RAILYARD_DEVICE Ticket Window::post(const detail::Command& command, int rank) const {
+  const std::uint32_t ring = my_ring();
+  Word words[detail::kCommandWords];
+  command.pack(words);
+  Word index = 0;
+#if defined(__CUDA_ARCH__)
+  // The lanes that post to one ring at a time reserve together: one exchange for all.
+  const unsigned together =
+      __match_any_sync(__activemask(), reinterpret_cast<unsigned long long>(&handle_.tails[ring].tail));
+  const int first = __ffs(static_cast<int>(together)) - 1;
+  unsigned before;
+  asm("mov.u32 %0, %%lanemask_lt;" : "=r"(before));
+  before = static_cast<unsigned>(__popc(together & before));
+  int reserved = 0;
+  if (before == 0) {
+    reserved = static_cast<int>(reserve(ring, static_cast<unsigned>(__popc(together)), command.operation, rank, index));
+  }
+  const Status status = static_cast<Status>(__shfl_sync(together, reserved, first));
+  index = __shfl_sync(together, static_cast<unsigned long long>(index), first) + before;
+#else
+  const Status status = reserve(ring, 1, command.operation, rank, index);
+#endif
+  if (status != Status::ok) return Ticket::failed(status);
+  if (has_rank(rank)) {
+    detail::raise_local(&handle_.posted[static_cast<std::uint64_t>(ring) * handle_.size + command.rank], index + 1);
+  }
+  // What the command names, and what was stored into mapped memory of peers, is there before it. Inline payload without
+  // a signal names nothing and promises nothing of what came before.
+  if (!command.is_inline || command.has_signal) detail::release_system();
+  const Word phase = detail::phase_of(index, handle_.depth);
+  Word* const slot = handle_.commands +
+                     (static_cast<std::uint64_t>(ring) * handle_.depth + index % handle_.depth) * detail::kCommandWords;
+  for (unsigned word = 0; word < detail::kCommandWords; ++word) {
+    detail::store_after_release(&slot[word], words[word] | phase);
+  }
+  return Ticket::of(ring, index);
+}
+
+RAILYARD_DEVICE detail::Word Window::completed(std::uint32_t ring) const {
+  const Word completed = detail::load_system(&handle_.progress[ring].completed);
+  detail::raise_local(&handle_.tails[ring].completed, completed);
+  return completed;
+}
+
+/// Commands below `number` of the ring are.
+RAILYARD_DEVICE bool Window::is_complete(std::uint32_t ring, Word number) const {
+  return number == 0 || detail::load_local(&handle_.tails[ring].completed) >= number || completed(ring) >= number;
+}
+
+/// Whether this group may write the peer's memory by itself: it is mapped, and nothing of this ring is under way to
+/// that peer through the proxy, so nothing is overtaken; what follows, either way, comes after it.
+RAILYARD_DEVICE bool Window::may_touch(const detail::Command& command, int rank) const {
+  if (!has_rank(rank)) return false;
+  const detail::Peer& peer = handle_.peers[rank];
+  const std::uint64_t bytes = command.bytes;
+  if (peer.data == nullptr || command.offset > peer.bytes || bytes > peer.bytes - command.offset) return false;
+  if (command.source == 0 && bytes > 0) return false;
+  if (command.has_signal && (peer.signals == nullptr || command.signal_index >= peer.signal_count)) return false;
+  if (command.has_counter && command.counter_index >= handle_.counter_count) return false;
+  const std::uint32_t ring = my_ring();
+  return is_complete(
+      ring, detail::load_local(
+                &handle_.posted[static_cast<std::uint64_t>(ring) * handle_.size + static_cast<std::uint32_t>(rank)]));
+}
+
+/// By the leader, after the group has copied.
+RAILYARD_DEVICE Ticket Window::finish_direct(const detail::Command& command, int rank) const {
+  if (command.has_signal) {
+    Word* const signal = &handle_.peers[rank].signals[command.signal_index];
+    detail::release_system();
+    if (command.signal_op == SignalOp::add) {
+      detail::add_system(signal, command.signal_value);
+    } else {
+      detail::store_system(signal, command.signal_value);
+    }
+  }
+  if (!command.has_counter) return {};
+  if (handle_.adds_counters) {
+    detail::add_system(&handle_.counters[command.counter_index], command.counter_value);
+    return {};
+  }
+  detail::Command count;  // the host adds to its counters itself
+  count.operation = Operation::put_counter;
+  count.is_inline = true;
+  count.has_counter = true;
+  count.rank = command.rank;
+  count.counter_index = command.counter_index;
+  count.counter_value = command.counter_value;
+  detail::release_system();
+  return post(count, rank);
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Ticket Window::submit(detail::Command command, int rank, const void* source,
+                                      std::uint64_t bytes) const {
+  using Group = detail::Group<scope>;
+  Group::sync();  // the source may be the whole group's work
+  command.rank = static_cast<std::uint32_t>(rank);
+  command.source = reinterpret_cast<std::uintptr_t>(source);
+  command.bytes = bytes;
+  Word outcome = 0;
+  if (Group::leads()) {
+    if (may_touch(command, rank)) {
+      outcome = detail::kTouched;
+    } else {
+      if (bytes <= kInlineBytes && (source != nullptr || bytes == 0)) {
+        command.is_inline = true;
+        command.inline_bytes = static_cast<std::uint8_t>(bytes);
+        for (unsigned at = 0; at < bytes; ++at) {
+          const auto byte = static_cast<Word>(static_cast<const unsigned char*>(source)[at]);
+          command.payload[at / 8] |= byte << at % 8 * 8;
+        }
+      }
+      outcome = post(command, rank).word;
+    }
+  }
+  outcome = Group::share(outcome);
+  Ticket ticket;
+  if (outcome != detail::kTouched) {
+    ticket.word = outcome;
+    return ticket;
+  }
+  Group::copy(handle_.peers[rank].data + command.offset, source, bytes);
+  if (!command.has_signal && !command.has_counter) return ticket;
+  Group::sync();
+  if (Group::leads()) ticket = finish_direct(command, rank);
+  ticket.word = Group::share(ticket.word);
+  return ticket;
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Ticket Window::put(int rank, std::uint64_t offset, const void* source, std::uint64_t bytes) const {
+  detail::Command command;
+  command.operation = Operation::put;
+  command.offset = offset;
+  return submit<scope>(command, rank, source, bytes);
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Ticket Window::put_signal(int rank, std::uint64_t offset, const void* source, std::uint64_t bytes,
+                                          SignalUpdate signal) const {
+  detail::Command command;
+  command.operation = Operation::put_signal;
+  command.offset = offset;
+  command.has_signal = true;
+  command.signal_op = signal.op;
+  command.signal_index = signal.index;
+  command.signal_value = signal.value;
+  return submit<scope>(command, rank, source, bytes);
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Ticket Window::put_counter(int rank, std::uint64_t offset, const void* source, std::uint64_t bytes,
+                                           CounterUpdate counter) const {
+  detail::Command command;
+  command.operation = Operation::put_counter;
+  command.offset = offset;
+  command.has_counter = true;
+  command.counter_index = counter.index;
+  command.counter_value = counter.value;
+  return submit<scope>(command, rank, source, bytes);
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Ticket Window::put_signal_counter(int rank, std::uint64_t offset, const void* source,
+                                                  std::uint64_t bytes, SignalUpdate signal,
+                                                  CounterUpdate counter) const {
+  detail::Command command;
+  command.operation = Operation::put_signal_counter;
+  command.offset = offset;
+  command.has_signal = true;
+  command.signal_op = signal.op;
+  command.signal_index = signal.index;
+  command.signal_value = signal.value;
+  command.has_counter = true;
+  command.counter_index = counter.index;
+  command.counter_value = counter.value;
+  return submit<scope>(command, rank, source, bytes);
+}
+
+template <Scope scope, typename T>
+RAILYARD_DEVICE Ticket Window::put_value(int rank, std::uint64_t offset, T value) const {
+  static_assert(sizeof(T) <= 8, "a value of at most 8 bytes");
+  detail::Command command;
+  command.operation = Operation::put_value;
+  command.offset = offset;
+  return submit<scope>(command, rank, &value, sizeof(T));
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Ticket Window::signal(int rank, SignalUpdate signal) const {
+  detail::Command command;
+  command.operation = Operation::signal;
+  command.has_signal = true;
+  command.signal_op = signal.op;
+  command.signal_index = signal.index;
+  command.signal_value = signal.value;
+  return submit<scope>(command, rank, nullptr, 0);
+}
+
+RAILYARD_DEVICE std::uint64_t Window::read_signal(std::uint64_t index) const {
+  return index < handle_.signal_count ? detail::load_system(&handle_.signals[index]) : 0;
+}
+
+RAILYARD_DEVICE std::uint64_t Window::read_counter(std::uint64_t index) const {
+  return index < handle_.counter_count ? detail::load_system(&handle_.counters[index]) : 0;
+}
+
+RAILYARD_DEVICE Status Window::await_signal(Word index, Comparison comparison, Word value, int from,
+                                            Operation operation, Word& held) const {
+  if (index >= handle_.signal_count || comparison > Comparison::greater_equal) return Status::invalid;
+  Patience patience{*this, operation, from, my_ring(), index, value};
+  for (;;) {
+    held = detail::load_system(&handle_.signals[index]);
+    if (detail::compares(held, comparison, value)) return Status::ok;
+    const Status status = patience.go_on(held);
+    if (status != Status::ok) return status;
+  }
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Status Window::wait_signal(std::uint64_t index, Comparison comparison, std::uint64_t value, int from,
+                                           std::uint64_t* held) const {
+  using Group = detail::Group<scope>;
+  Word found = 0;
+  Status status = Status::ok;
+  if (Group::leads()) status = await_signal(index, comparison, value, from, Operation::wait_signal, found);
+  status = static_cast<Status>(Group::share(static_cast<Word>(status)));
+  if (held != nullptr) *held = Group::share(found);
+  return status;
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Status Window::wait_counter(std::uint64_t index, std::uint64_t value, std::uint64_t* held) const {
+  using Group = detail::Group<scope>;
+  Word found = 0;
+  Status status = index < handle_.counter_count ? Status::ok : Status::invalid;
+  if (Group::leads() && status == Status::ok) {
+    Patience patience{*this, Operation::wait_counter, kAnyRank, my_ring(), index, value};
+    while (status == Status::ok && (found = detail::load_system(&handle_.counters[index])) < value) {
+      status = patience.go_on(found);
+    }
+  }
+  status = static_cast<Status>(Group::share(static_cast<Word>(status)));
+  if (held != nullptr) *held = Group::share(found);
+  return status;
+}
+
+RAILYARD_DEVICE Status Window::await_number(std::uint32_t ring, Word number, Operation operation, int peer) const {
+  Patience patience{*this, operation, peer, ring, number == 0 ? 0 : number - 1, number};
+  while (!is_complete(ring, number)) {
+    const Status status = patience.go_on(detail::load_local(&handle_.tails[ring].completed));
+    if (status != Status::ok) return status;
+  }
+  return Status::ok;
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Status Window::wait(Ticket ticket) const {
+  using Group = detail::Group<scope>;
+  Status status = ticket.status();
+  if (Group::leads() && status == Status::ok && ticket.number() != 0) {
+    status = ticket.ring() < handle_.rings ? await_number(ticket.ring(), ticket.number(), Operation::wait, kAnyRank)
+                                           : Status::invalid;
+  }
+  detail::release_system();  // stores into mapped memory are there as well
+  return static_cast<Status>(Group::share(static_cast<Word>(status)));
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Status Window::fence(int rank) const {
+  using Group = detail::Group<scope>;
+  if (rank != kAnyRank && !has_rank(rank)) return Status::invalid;
+  Group::sync();
+  Word outcome = 0;
+  if (Group::leads()) {
+    const std::uint32_t ring = my_ring();
+    const Word last =
+        rank == kAnyRank
+            ? detail::load_local(&handle_.tails[ring].tail)
+            : detail::load_local(
+                  &handle_.posted[static_cast<std::uint64_t>(ring) * handle_.size + static_cast<std::uint32_t>(rank)]);
+    detail::release_system();
+    if (!is_complete(ring, last)) {
+      detail::Command command;
+      command.operation = Operation::fence;
+      command.rank =
+          rank == kAnyRank ? static_cast<std::uint32_t>(detail::kEveryRank) : static_cast<std::uint32_t>(rank);
+      outcome = static_cast<Word>(post(command, kAnyRank).status());
+    }
+  }
+  return static_cast<Status>(Group::share(outcome));
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Status Window::quiet(int rank) const {
+  using Group = detail::Group<scope>;
+  if (rank != kAnyRank && !has_rank(rank)) return Status::invalid;
+  detail::release_system();
+  Group::sync();
+  Status status = Status::ok;
+  if (Group::leads()) {
+    const std::uint32_t ring = my_ring();
+    const Word last =
+        rank == kAnyRank
+            ? detail::load_local(&handle_.tails[ring].tail)
+            : detail::load_local(
+                  &handle_.posted[static_cast<std::uint64_t>(ring) * handle_.size + static_cast<std::uint32_t>(rank)]);
+    status = await_number(ring, last, Operation::quiet, rank);
+  }
+  return static_cast<Status>(Group::share(static_cast<Word>(status)));
+}
+
+/// Dissemination: after round k every rank has heard, directly or not, of 2^(k+1) ranks. By the leader.
+RAILYARD_DEVICE Status Window::run_barrier(std::uint32_t id) const {
+  if (id >= handle_.barrier_count) return Status::invalid;
+  const std::uint32_t ring = my_ring();
+  Status status = await_number(ring, detail::load_local(&handle_.tails[ring].tail), Operation::barrier, kAnyRank);
+  if (status != Status::ok) return status;
+  detail::BarrierState& state = handle_.barriers[id];
+  if (state.inside == 0) {
+    ++state.epoch;
+    state.inside = 1;
+    state.told = 0;
+    state.round = 0;
+  }
+  for (; state.round < handle_.barrier_rounds; ++state.round, state.told = 0) {
+    const auto distance = static_cast<std::uint32_t>(1u << state.round);
+    const int to = static_cast<int>((handle_.rank + distance) % handle_.size);
+    const int from = static_cast<int>((handle_.rank + handle_.size - distance) % handle_.size);
+    const Word slot = handle_.barrier_signal + id * handle_.barrier_rounds + state.round;
+    if (state.told == 0) {
+      const Ticket ticket = signal<Scope::thread>(to, {slot, 1, SignalOp::add});
+      if (!ticket.ok()) return ticket.status();
+      state.told = 1;
+    }
+    Word held = 0;
+    status = await_signal(slot, Comparison::greater_equal, state.epoch, from, Operation::barrier, held);
+    if (status != Status::ok) return status;
+  }
+  state.inside = 0;
+  return Status::ok;
+}
+
+template <Scope scope>
+RAILYARD_DEVICE Status Window::barrier(std::uint32_t id) const {
+  using Group = detail::Group<scope>;
+  detail::release_system();
+  Group::sync();
+  Status status = Status::ok;
+  if (Group::leads()) status = run_barrier(id);
+  return static_cast<Status>(Group::share(static_cast<Word>(status)));
+}
+
+}  // namespace railyard::device

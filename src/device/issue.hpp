@@ -1,0 +1,23 @@
+/// A command becomes a call of the window. Nothing in a command is believed: what makes no sense is an error that says
+/// so, like that of a call.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "device/memory.hpp"
+#include "railyard/window.hpp"
+
+namespace railyard::device_detail {
+
+/// For messages.
+const char* to_string(device::Operation operation);
+
+using Payload = std::array<std::byte, device::detail::kInlineBytes>;
+
+/// Whether the command is one at all; the ranges are the window's to check.
+Result<void> check(const Command& command);
+/// `payload` takes what travelled inside the command, and stays as it is until the operation is complete.
+Result<Ticket> issue(Window& window, const SharedMemory& memory, const Command& command, Payload& payload);
+
+}  // namespace railyard::device_detail

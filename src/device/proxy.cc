@@ -1,0 +1,176 @@
+/// What the proxy does with commands.
+#include "device/proxy.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device/issue.hpp"
+
+namespace railyard {
+
+using device_detail::Report;
+using device_detail::RingProgress;
+
+DeviceProxy::State::State(Window& window, const DeviceOptions& options, device_detail::SharedMemory memory)
+    : window_(window),
+      state_(window_detail::WindowAccess::state(window)),
+      options_(options),
+      memory_(std::move(memory)),
+      error_(memory_.shared<Report>(memory_.layout().error)) {
+  const auto& layout = memory_.layout();
+  for (std::uint32_t number = 0; number < options.rings; ++number) {
+    auto ring = std::make_unique<Ring>();
+    ring->number = number;
+    ring->slots =
+        memory_.shared<Word>(layout.commands) + std::size_t{number} * options.depth * device::detail::kCommandWords;
+    ring->progress = memory_.shared<RingProgress>(layout.progress) + number;
+    ring->attention = memory_.shared<Word>(layout.attention) + std::size_t{number} * device_detail::kLineWords;
+    ring->pending = std::make_unique<Pending[]>(kMostPending);
+    rings_.push_back(std::move(ring));
+  }
+  for (std::uint32_t number = 0; number < options.threads; ++number) {
+    auto worker = std::make_unique<Worker>();
+    worker->under_way.resize(static_cast<std::size_t>(state_.world().size));
+    for (std::uint32_t ring = number; ring < options.rings; ring += options.threads) {
+      worker->rings.push_back(rings_[ring].get());
+    }
+    workers_.push_back(std::move(worker));
+  }
+}
+
+/// The next command, if all of it is there.
+bool DeviceProxy::State::load(const Ring& ring, Command& command) const {
+  const Word* const slot = ring.slots + ring.consumed % options_.depth * std::size_t{device::detail::kCommandWords};
+  const Word phase = device::detail::phase_of(ring.consumed, options_.depth);
+  Word words[device::detail::kCommandWords];
+  for (std::size_t word = 0; word < device::detail::kCommandWords; ++word) {
+    // Acquire: what the producer wrote before the command is visible.
+    words[word] = device::detail::load_system(&slot[word]);
+    if ((words[word] & device::detail::kPhase) != phase) return false;
+  }
+  command = Command::unpack(words);
+  return true;
+}
+
+bool DeviceProxy::State::pass(Worker& worker) {
+  bool news = false;
+  for (Ring* ring : worker.rings) news |= take(worker, *ring);
+  if (worker.pending > 0) {
+    transport::Engine& engine = state_.engine();
+    if (engine.baton().try_take()) {
+      engine.progress();
+      engine.baton().give();
+    }
+    for (Ring* ring : worker.rings) {
+      if (ring->completed < ring->consumed) news |= retire(worker, *ring);
+    }
+  }
+  return news;
+}
+
+bool DeviceProxy::State::pass_all() {
+  bool news = false;
+  for (auto& worker : workers_) news |= pass(*worker);
+  return news;
+}
+
+/// Takes a batch: one ring that is always full does not keep the others waiting.
+bool DeviceProxy::State::take(Worker& worker, Ring& ring) {
+  const std::uint64_t before = ring.consumed;
+  Command command;
+  while (ring.consumed - before < kBatch && ring.consumed - ring.completed < kMostPending && load(ring, command)) {
+    if (!issue_one(worker, ring, command)) break;
+    ++ring.consumed;
+  }
+  if (ring.consumed == before) return false;
+  worker.pending += ring.consumed - before;
+  ring.commands.store(ring.consumed, std::memory_order_relaxed);
+  // Release: the slots have been read.
+  device::detail::store_system(&ring.progress->consumed, ring.consumed);
+  retire(worker, ring);
+  return true;
+}
+
+/// False: not now.
+bool DeviceProxy::State::issue_one(Worker& worker, Ring& ring, const Command& command) {
+  const bool known = command.rank < worker.under_way.size();
+  if (known && worker.under_way[command.rank] >= kMostToOne) return false;
+  Pending& pending = ring.at(ring.consumed);
+  pending.ticket = {};
+  pending.operation = command.operation;
+  pending.peer = known ? static_cast<std::int32_t>(command.rank) : -1;
+  pending.dropped = stopped();
+  if (pending.dropped) return true;
+  auto issued = device_detail::issue(window_, memory_, command, pending.payload);
+  if (!issued) {
+    pending.dropped = true;
+    if (!known && command.operation != device::Operation::fence) pending.peer = static_cast<std::int32_t>(command.rank);
+    fail(ring, ring.consumed, pending, std::move(issued.error()));
+    return true;
+  }
+  pending.ticket = *issued;
+  if (pending.ticket.number != 0) ++worker.under_way[command.rank];
+  return true;
+}
+
+bool DeviceProxy::State::is_done(const Pending& pending) const {
+  if (pending.ticket.number == 0) return true;
+  const transport::Flow* const flow = state_.engine().existing_flow(pending.ticket.peer);
+  return flow->completed.load(std::memory_order_acquire) >= pending.ticket.number ||
+         flow->failed.load(std::memory_order_acquire);
+}
+
+/// Publishes what is complete, in order.
+bool DeviceProxy::State::retire(Worker& worker, Ring& ring) {
+  const std::uint64_t before = ring.completed;
+  for (; ring.completed < ring.consumed; ++ring.completed) {
+    Pending& pending = ring.at(ring.completed);
+    if (!pending.dropped) {
+      if (!is_done(pending)) break;
+      if (pending.ticket.number != 0) {
+        if (state_.engine().any_failed()) {
+          if (auto seen = window_.test(pending.ticket); !seen) {
+            fail(ring, ring.completed, pending, std::move(seen.error()));
+            pending.dropped = true;
+          }
+        }
+        --worker.under_way[static_cast<std::size_t>(pending.ticket.peer)];
+        pending.ticket = {};
+      }
+    }
+    if (pending.dropped && stopped()) break;  // until `resume`
+  }
+  if (ring.completed == before) return false;
+  worker.pending -= ring.completed - before;
+  // Release: what was completed is visible, counters too.
+  device::detail::store_system(&ring.progress->completed, ring.completed);
+  return true;
+}
+
+void DeviceProxy::State::fail(const Ring& ring, std::uint64_t index, const Pending& pending, Error error) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_.load(std::memory_order_relaxed)) return;  // the first one counts
+  const Status status = error.status();
+  first_ = Error(status,
+                 fmt::format("{} by a kernel (command {} of ring {}): {}", device_detail::to_string(pending.operation),
+                             index, ring.number, error.message()),
+                 {.peer = pending.peer,
+                  .rail = error.where().rail,
+                  .operation = device_detail::to_string(pending.operation),
+                  .sequence = index});
+  error_->operation = static_cast<Word>(pending.operation);
+  error_->peer = static_cast<Word>(pending.peer + 1);
+  error_->ring = ring.number;
+  error_->subject = index;
+  stopped_.store(true, std::memory_order_release);
+  device::detail::store_system(&error_->code, static_cast<Word>(status));
+}
+
+std::uint64_t DeviceProxy::State::commands() const {
+  std::uint64_t sum = 0;
+  for (const auto& ring : rings_) sum += ring->commands.load(std::memory_order_relaxed);
+  return sum;
+}
+
+}  // namespace railyard
