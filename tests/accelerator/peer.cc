@@ -54,7 +54,6 @@ struct ErrorText {
 
 int run_peer(int socket) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
   load_gpu();
   Driver* const gpus = driver();
   cuda::Context context = nullptr;
