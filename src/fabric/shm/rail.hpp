@@ -290,7 +290,8 @@ class ShmRail final : public Rail, private Listener {
   void take_share(Peer& peer, const Arrival& arrival);
   void take_unshare(Peer& peer, const Record& record);
   void take_answer_share(Peer& peer, const Record& record);
-  std::optional<DeviceSource> resolve(Peer& peer, std::uint64_t place, std::size_t bytes);
+  std::optional<DeviceSource> resolve(Peer& peer, std::uint64_t place, std::size_t bytes, int device);
+  static int device_of(const Operation& operation);
   bool begin_copy(int device, void* to, const void* from, std::size_t bytes, DeviceCopy copy);
   bool do_device_job(Peer& peer, Job& job, const Registrations::Found& found);
   bool move_device_read(Peer& peer, Operation& operation);

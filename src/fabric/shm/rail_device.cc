@@ -85,8 +85,8 @@ void ShmRail::take_unshare(Peer& peer, const Record& record) {
   peer.shares.erase(static_cast<std::uint32_t>(record.arguments[0]));
 }
 
-/// Where the bytes of a peer are in this process.
-std::optional<ShmRail::DeviceSource> ShmRail::resolve(Peer& peer, std::uint64_t place, std::size_t bytes) {
+/// Where the bytes of a peer are in this process, for copies by `device`; -1: by the GPU that they are on.
+std::optional<ShmRail::DeviceSource> ShmRail::resolve(Peer& peer, std::uint64_t place, std::size_t bytes, int device) {
   const auto entry = peer.shares.find(DevicePlace::share(place));
   accelerator::Driver* const driver = accelerator::driver();
   if (entry == peer.shares.end() || driver == nullptr) return std::nullopt;
@@ -101,7 +101,7 @@ std::optional<ShmRail::DeviceSource> ShmRail::resolve(Peer& peer, std::uint64_t 
     return DeviceSource{address, nullptr, found->device};
   }
   if (share.mapping == nullptr) {
-    auto mapping = driver->map(share.handle);
+    auto mapping = driver->map(share.handle, device);
     if (!mapping) {
       log_warn("shared memory: a peer's GPU memory cannot be mapped: {}", mapping.error().text());
       share.unusable = true;
@@ -164,7 +164,7 @@ bool ShmRail::do_device_job(Peer& peer, Job& job, const Registrations::Found& fo
   copy.bytes = job.bytes;
   std::optional<DeviceSource> source;
   if (job.from_device) {
-    source = resolve(peer, job.source, job.bytes);
+    source = resolve(peer, job.source, job.bytes, found.device);
     if (!source) return fail(kNotMapped);
     copy.source = source->mapping;
     if (found.on_device())
@@ -244,10 +244,15 @@ bool ShmRail::answer_from_ring(Operation& operation, const Arrival& arrival) {
 
 // ---- Reads of a peer's device memory ----
 
+int ShmRail::device_of(const Operation& operation) {
+  return operation.device != nullptr ? operation.device->allocation.device : -1;
+}
+
 void ShmRail::take_answer_share(Peer& peer, const Record& record) {
   Operation* const operation = find(peer, record.arguments[0]);
   if (operation == nullptr || operation->kind != Operation::Kind::fetch || operation->moved != 0) return;
-  if (!resolve(peer, record.arguments[1], operation->bytes)) return fail_operation(*operation, kNotMapped);
+  if (!resolve(peer, record.arguments[1], operation->bytes, device_of(*operation)))
+    return fail_operation(*operation, kNotMapped);
   operation->kind = Operation::Kind::device_read;
   operation->place = record.arguments[1];
   if (!move_device_read(peer, *operation)) queue(peer, *operation);
@@ -255,7 +260,7 @@ void ShmRail::take_answer_share(Peer& peer, const Record& record) {
 
 /// True: all of it is being copied.
 bool ShmRail::move_device_read(Peer& peer, Operation& operation) {
-  const auto source = resolve(peer, operation.place, operation.bytes);
+  const auto source = resolve(peer, operation.place, operation.bytes, device_of(operation));
   if (!source) {
     if (operation.copying == 0) fail_operation(operation, kNotMapped);
     return true;
