@@ -74,6 +74,8 @@ class CopyQueue {
   virtual Result<std::uint64_t> copy(void* to, const void* from, std::size_t bytes) = 0;
   /// Stores eight aligned bytes into device memory (or pinned host memory), after everything before it.
   virtual Result<std::uint64_t> store(void* to, std::uint64_t value) = 0;
+  /// A copy within the device, which makes the driver load whatever such copies need.
+  virtual Result<std::uint64_t> warm_up() = 0;
   /// Copies up to this number are done: their bytes are visible to the processor and to kernels. A load; now and then a
   /// look at the device. An error is the device's: nothing more will be done.
   virtual Result<std::uint64_t> completed() = 0;
@@ -105,7 +107,10 @@ class Driver {
 /// The machine's; null where there is no GPU, no driver, or RAILYARD_GPU=off. Found at the first call, and not before:
 /// a process that never brings device memory never loads it.
 Driver* driver();
-/// The same, if it was found already or its library is in the process: a pointer can be device memory only then.
+/// The same, if it was found already or the program has started it: a pointer can be device memory only then. Starts
+/// nothing, so that children that are forked later may. A few nanoseconds.
 Driver* loaded_driver();
+/// Whether the program may start a driver that it has not started yet: loads the library on a machine with GPUs.
+bool may_have_gpus();
 
 }  // namespace railyard::accelerator

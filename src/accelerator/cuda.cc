@@ -1,6 +1,7 @@
 #include "accelerator/cuda.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -193,8 +194,17 @@ Driver* driver() {
 
 Driver* loaded_driver() {
   if (Driver* const found = g_search.found.load(std::memory_order_acquire); found != nullptr) return found;
-  if (g_search.over.load(std::memory_order_relaxed) || !cuda::is_loaded()) return nullptr;
+  if (g_search.over.load(std::memory_order_relaxed) || is_off() || !cuda::is_started(false)) return nullptr;
   return driver();
+}
+
+bool may_have_gpus() {
+  if (loaded_driver() != nullptr) return true;
+  if (g_search.over.load(std::memory_order_relaxed) || is_off()) return false;
+  constexpr const char* kControl = "/dev/nvidiactl";  // there is a GPU of this vendor
+  if (::access(kControl, F_OK) != 0) return cuda::is_loaded();
+  static_cast<void>(cuda::is_started(true));
+  return cuda::is_loaded();
 }
 
 }  // namespace railyard::accelerator

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "base/shared_library.hpp"
 
 namespace railyard::accelerator::cuda {
@@ -67,6 +69,8 @@ void find_memory(Finder& finder, Library& calls) {
   finder.need("cuMemSetAccess", calls.memory_access);
   finder.want("cuMemGetHandleForAddressRange", calls.range_handle);
   finder.want("cuFlushGPUDirectRDMAWrites", calls.flush_rdma_writes);
+  finder.need("cuMemAlloc_v2", calls.device_allocate);
+  finder.need("cuMemFree_v2", calls.device_free);
   finder.need("cuMemHostAlloc", calls.host_allocate);
   finder.need("cuMemFreeHost", calls.host_free);
   finder.need("cuMemHostRegister_v2", calls.host_register);
@@ -93,6 +97,23 @@ bool is_loaded() {
   if (object == nullptr) return false;
   ::dlclose(object);
   return true;
+}
+
+bool is_started(bool may_load) {
+  // Relaxed: a function's address, the same whoever finds it.
+  static std::atomic<Code (*)(int*)> count{nullptr};
+  auto* call = count.load(std::memory_order_relaxed);
+  if (call == nullptr) {
+    if (!may_load && !is_loaded()) return false;
+    const KeepSignals keep;
+    void* const object = open_shared_library(kLibraryName);
+    if (object == nullptr) return false;
+    call = reinterpret_cast<Code (*)(int*)>(::dlsym(object, "cuDeviceGetCount"));
+    if (call == nullptr) return false;
+    count.store(call, std::memory_order_relaxed);
+  }
+  int devices = 0;
+  return call(&devices) == kSuccess;
 }
 
 Result<Library> load() {

@@ -139,6 +139,8 @@ struct Library {
   /// Missing before 11.3.
   Code (*flush_rdma_writes)(int target, int scope) = nullptr;
 
+  Code (*device_allocate)(Address* address, std::size_t bytes) = nullptr;
+  Code (*device_free)(Address address) = nullptr;
   Code (*host_allocate)(void** address, std::size_t bytes, unsigned flags) = nullptr;
   Code (*host_free)(void* address) = nullptr;
   Code (*host_register)(void* address, std::size_t bytes, unsigned flags) = nullptr;
@@ -159,6 +161,8 @@ struct Library {
 
 /// Whether the library is in the process, loaded by whomever.
 bool is_loaded();
+/// Whether the program has started the driver (cuInit). `may_load`: the library, where it is not in the process yet.
+bool is_started(bool may_load);
 /// Loads it and starts the driver; signal dispositions stay. An error says what is missing.
 Result<Library> load();
 

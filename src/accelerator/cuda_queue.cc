@@ -34,6 +34,7 @@ class StreamQueue final : public CopyQueue {
       if (stream_ != nullptr) calls_.stream_destroy(stream_);
       for (const Pending& pending : pending_) calls_.event_destroy(pending.event);
       for (Event event : free_events_) calls_.event_destroy(event);
+      if (scratch_ != 0) calls_.device_free(scratch_);
     }
     // A stream that failed may have left a write under way: such a word is not used again.
     if (word_.host != nullptr && !failure_) driver_.return_word(word_);
@@ -91,6 +92,17 @@ class StreamQueue final : public CopyQueue {
       return driver_.error(code, "cuStreamWriteValue64", device_, "the word is not device, mapped or pinned memory");
     }
     return number();
+  }
+
+  Result<std::uint64_t> warm_up() override {
+    constexpr std::size_t kScratch = 256;
+    if (scratch_ == 0) {
+      const Current current(calls_, context_);
+      Code code = current.code();
+      if (code == kSuccess) code = calls_.device_allocate(&scratch_, kScratch);
+      if (code != kSuccess) return driver_.error(code, "cuMemAlloc", device_, "its memory is full");
+    }
+    return copy(as_pointer(scratch_), as_pointer(scratch_ + kScratch / 2), kScratch / 2);
   }
 
   Result<std::uint64_t> completed() override {
@@ -172,6 +184,7 @@ class StreamQueue final : public CopyQueue {
   std::uint64_t done_ = 0;
   ProgressWord word_;
   std::unique_ptr<Pinned> slots_;
+  Address scratch_ = 0;
   std::deque<Pending> pending_;
   std::vector<Event> free_events_;
   std::optional<Error> failure_;

@@ -1,6 +1,9 @@
 #include "fabric/device_copies.hpp"
 
+#include <fmt/format.h>
+
 #include <thread>
+#include <utility>
 
 #include "base/log.hpp"
 
@@ -19,6 +22,16 @@ Result<DeviceCopies::Queue*> DeviceCopies::queue_of(int device) {
     queue.queue = std::move(*opened);
   }
   return &queue;
+}
+
+Result<void> DeviceCopies::prepare(int device) {
+  auto queue = queue_of(device);
+  if (!queue) return std::move(queue.error());
+  if (std::exchange((*queue)->warm, true)) return {};
+  auto begun = (*queue)->queue->warm_up();
+  if (!begun) return std::move(begun.error());
+  if (wait({device, *begun}) != State::done) return Error(Status::io, fmt::format("GPU {} makes no copy", device));
+  return {};
 }
 
 Result<DeviceCopies::Ticket> DeviceCopies::copy(int device, void* to, const void* from, std::size_t bytes) {

@@ -24,6 +24,8 @@ class DeviceCopies {
   };
   enum class State : std::uint8_t { under_way, done, failed };
 
+  /// Opens what `copy` needs, and has the device make its first one: later ones wait for nothing.
+  Result<void> prepare(int device);
   /// Begins a copy by the engines of `device`; either side may be device memory, mapped memory of a peer, or a bounce
   /// buffer.
   Result<Ticket> copy(int device, void* to, const void* from, std::size_t bytes);
@@ -38,6 +40,7 @@ class DeviceCopies {
  private:
   struct Queue {
     std::unique_ptr<accelerator::CopyQueue> queue;
+    bool warm = false;
     std::uint64_t done = 0;
     bool failed = false;
   };

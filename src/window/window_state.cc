@@ -200,7 +200,7 @@ Result<void> WindowState::take_memory(std::span<std::byte> memory, std::size_t b
 
 Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options) {
   storage_ = std::make_shared<Storage>();
-  gpus_ = accelerator::loaded_driver() != nullptr;
+  gpus_ = accelerator::may_have_gpus();
   sleepers_ = &storage_->own_sleepers;
   per_rank_ = options.per_rank;
   native_atomics_ = options.native_atomics;

@@ -332,6 +332,7 @@ void ShmRail::take_hello(Peer& peer, const Record& record) {
   if (tag.epoch != 0) close_guests(tag.id, tag.epoch - 1, kLifeRefused, true);
   peer.guests.push_back({number, tag, record.more[1], record.more[2]});
   lives_[tag.id].newest = tag.epoch;
+  tell_shares(peer);
   owe(peer, {kWelcome, 0, {number, peer.memory.readable() ? 1U : 0U}, {}});
 }
 

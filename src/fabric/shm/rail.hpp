@@ -287,6 +287,7 @@ class ShmRail final : public Rail, private Listener {
   Result<DeviceMemory*> device_memory(std::span<std::byte> memory);
   void release(DeviceMemory& memory);
   bool tell_share(Peer& peer, DeviceMemory& memory, Trouble& trouble);
+  void tell_shares(Peer& peer);
   void take_share(Peer& peer, const Arrival& arrival);
   void take_unshare(Peer& peer, const Record& record);
   void take_answer_share(Peer& peer, const Record& record);

@@ -173,6 +173,7 @@ void ShmRail::take_welcome(Peer& peer, const Record& record) {
   if (link == nullptr || link->state != Link::State::connecting) return;
   link->state = Link::State::up;
   link->read_by_peer = record.arguments[1] != 0;
+  tell_shares(peer);
 }
 
 void ShmRail::take_shut(Peer& peer, const Record& record) {

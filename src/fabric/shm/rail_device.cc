@@ -35,6 +35,9 @@ Result<DeviceMemory*> ShmRail::device_memory(std::span<std::byte> memory) {
   memory_of.allocation = *found;
   memory_of.share = next_share_++;
   memory_of.users = 1;
+  // Now, before kernels run: mapping memory, and the first copy of a GPU, may wait for those that do.
+  if (auto ready = device_copies_.prepare(found->device); !ready) return std::move(ready.error());
+  for (auto& [identity, peer] : peers_) tell_shares(*peer);
   return &memory_of;
 }
 
@@ -71,6 +74,13 @@ bool ShmRail::tell_share(Peer& peer, DeviceMemory& memory, Trouble& trouble) {
   return true;
 }
 
+void ShmRail::tell_shares(Peer& peer) {
+  if (peer.out == nullptr || !peer.memory.readable()) return;
+  Trouble trouble = kNoTrouble;  // whoever needs it meets it again
+  for (const auto& memory : device_memory_)
+    if (!tell_share(peer, *memory, trouble) && trouble == kNoTrouble) return;
+}
+
 void ShmRail::take_share(Peer& peer, const Arrival& arrival) {
   const std::uint64_t number = arrival.record->arguments[0];
   if (arrival.word.bytes != sizeof(accelerator::ShareHandle) || number >= DevicePlace::kMostShares) return;
@@ -79,6 +89,8 @@ void ShmRail::take_share(Peer& peer, const Arrival& arrival) {
   std::memcpy(&share.handle, arrival.payload, sizeof share.handle);
   share.base = arrival.record->arguments[1];
   peer.shares[static_cast<std::uint32_t>(number)] = std::move(share);
+  const int device = device_memory_.empty() ? -1 : device_memory_.front()->allocation.device;
+  static_cast<void>(resolve(peer, DevicePlace::pack(static_cast<std::uint32_t>(number), 0), 1, device));
 }
 
 void ShmRail::take_unshare(Peer& peer, const Record& record) {
