@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -157,6 +158,12 @@ enum class Liveness : std::uint8_t {
   gone,     ///< its machine answers that no such process is there
 };
 
+/// What the machine that a link leads to has taken of the bytes sent there, with or without its process's help.
+struct Delivery {
+  std::uint64_t taken = 0;  ///< grows with them
+  bool waits = false;       ///< some are on their way, or lost on it
+};
+
 /// What `poll` reports.
 struct Event {
   enum class Kind : std::uint8_t {
@@ -255,6 +262,10 @@ class Rail {
   /// Whether the process at the other end lives, as far as this rail can tell without that process's help. Costs a
   /// system call or a few: asked only about a silent peer.
   virtual Liveness liveness(RemoteId /*remote*/) { return Liveness::unknown; }
+
+  /// What the kernel or the NIC knows of the way there. A peer that gets no processor time reads nothing, but its
+  /// kernel acknowledges; over a path that is dead, nobody does. Asked only about a suspected link; nothing: unknown.
+  virtual std::optional<Delivery> delivery(RemoteId /*remote*/) { return std::nullopt; }
 
   /// For shutdown: after this the rail touches no memory any more, posted receives included; posts fail, poll is empty.
   /// Closes registrations, then endpoints; a later `revoke` finds nothing left to do. A rail that moves only

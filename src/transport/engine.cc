@@ -276,8 +276,10 @@ std::uint32_t Engine::session(const Identity& from, const Identity& to) const {
 
 std::size_t Engine::poll_rails() {
   std::size_t happened = 0;
+  ++polls_;
   for (std::size_t rail = 0; rail < rails_.size(); ++rail) {
     const std::size_t count = rails_[rail]->poll(events_);
+    if (count < events_.size()) rail_states_[rail].emptied = polls_;
     for (std::size_t i = 0; i < count; ++i) handle(rail, events_[i]);
     happened += count;
     if (rail_states_[rail].posted_receives < rail_states_[rail].most_receives) post_receives(rail);

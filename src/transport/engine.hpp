@@ -329,6 +329,7 @@ class Engine {
     memory::Buffer* to_post = nullptr;  ///< receive buffers that the rail had no room for yet
     std::uint32_t posted_receives = 0;
     std::uint32_t most_receives = 0;
+    std::uint64_t emptied = 0;  ///< the last poll of all rails that left nothing in this one
     bool down = false;
     std::vector<LinkRef> links;  ///< by RemoteId
     RailStatistics statistics;
@@ -450,6 +451,7 @@ class Engine {
   void note_for(Route& route);
   bool answer_notices();
   bool send_pong(Route& route, const Pong& pong);
+  bool may_answer(const Pong& pong) const;
   void open_way_back(Route& route, wire::LinkPlace place);
   bool answer_fences();
   bool answer_fence(const FenceRequest& request);
@@ -479,7 +481,9 @@ class Engine {
   void start_probe(Route& route, bool answering);
   void judge(Route& route);
   void ask_again(Route& route);
-  bool ask(Route& route, Link& link);
+  bool ask(Route& route, Link& link, bool thorough = false);
+  bool carries(Link& link);
+  bool is_stuck(Link& link, std::int64_t age, std::int64_t limit);
   std::int64_t stuck_after(const Link& link) const;
 
   // failover.cc
@@ -597,6 +601,7 @@ class Engine {
   std::uint32_t heard_flows_ = 0;
   std::uint32_t receive_budget_ = 0;  ///< receive buffers that grants share out
   std::uint32_t idle_passes_ = 0;
+  std::uint64_t polls_ = 0;  ///< of all rails
 
   Pool<Operation> operations_;
   Pool<Unit> units_;

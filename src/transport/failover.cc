@@ -232,6 +232,7 @@ void Engine::try_link(Route& route, Link& link) {
   ++health.epoch;
   health.answers = 0;
   health.asked = 0;
+  health.vouched_since = 0;
   health.life_began = route.rounds;
   health.refused = false;
   health.since = beat_;

@@ -4,6 +4,11 @@
 /// A unit that is overdue says that its peer or its link is in trouble, not which. So every link is asked at once: one
 /// that stays silent while another answers is dead. Where none answers, the peer is busy with something else, or gone:
 /// only `RAILYARD_PEER_TIMEOUT_MS` of that ends the wait.
+///
+/// Threads that get little of their processors look at one link now and at another much later, at both ends. So a
+/// link is called dead only on what a loaded machine cannot bring about: the peer has read all its other links twice
+/// over, this side has looked several times since, and the rail does not know that the peer's machine takes what the
+/// link brings (`Rail::delivery`).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,6 +31,9 @@ constexpr std::int64_t kStuckUnknown = 10'000'000'000;  ///< before the first ro
 /// Rails are asked after a silent peer's process so many times while its time runs out.
 constexpr std::int64_t kLivenessParts = 16;
 constexpr std::uint32_t kUnansweredToBelieve = 3;
+/// Looks of our own, each after a poll, between the peer's second answer and a verdict: time that goes by while this
+/// thread waits for a processor is no silence of the peer's.
+constexpr std::uint32_t kLooksToJudge = 3;
 
 }  // namespace
 
@@ -107,8 +115,14 @@ void Engine::look_after(Route& route) {
   if (route.probe.on) judge(route);
   // The peer asks and no link takes the answer: their queues are full of what does not complete.
   if (!route.pongs.empty() && beat_ - route.pongs_since >= kMuteFloors * deadline_floor_) {
-    route.pongs_since = beat_;
-    fail_links(route, LossCause::stuck);
+    const std::int64_t age = beat_ - route.pongs_since;
+    bool given_up = false;
+    for (Link& link : route.links) {
+      if (!link.up() || !is_stuck(link, age, kMuteFloors * deadline_floor_)) continue;
+      fail_link(route, link, LossCause::stuck, "");
+      given_up = true;
+    }
+    if (given_up) route.pongs_since = beat_;
   }
   for (Link& link : route.links) {
     if (speaker(route) == nullptr || route.loss.on) return;
@@ -137,9 +151,14 @@ void Engine::look_at_head(Flow& flow) {
     // connection has come about yet.
     if (std::ranges::none_of(flow.route->links, [](const Link& link) { return link.health.stood; })) return;
     if (flow.route->stalled) return;  // it is the peer that does not take anything
-    if (beat_ - flow.head_since < 2 * attempt_time()) return;
-    flow.head_since = beat_;
-    return fail_links(*flow.route, LossCause::stuck);
+    const std::int64_t age = beat_ - flow.head_since;
+    if (age < 2 * attempt_time()) return;
+    for (Link& link : flow.route->links) {
+      if (!link.up() || !is_stuck(link, age, 2 * attempt_time())) continue;
+      fail_link(*flow.route, link, LossCause::stuck, "");
+      flow.head_since = beat_;
+    }
+    return;
   }
   if (head == nullptr || head->sequence != flow.head_seen || head->lost || head->again) {
     flow.head_since = beat_;
@@ -150,7 +169,7 @@ void Engine::look_at_head(Flow& flow) {
   if (!link.up()) return;
   const std::int64_t age = beat_ - flow.head_since;
   if (age >= link.deadline(deadline_floor_) / 2) suspect(*flow.route, link);
-  if (age >= stuck_after(link) && link.health.answered_at > flow.head_since) {
+  if (link.health.answered_at > flow.head_since && is_stuck(link, age, stuck_after(link))) {
     fail_link(*flow.route, link, LossCause::stuck, "");
   }
 }
@@ -174,7 +193,7 @@ void Engine::look_at_deliveries(Route& route, Link& link) {
   }
   const std::int64_t age = beat_ - health.delivered_since;
   if (age >= link.deadline(deadline_floor_) / 2) suspect(route, link);
-  if (age >= stuck_after(link) && health.answered_at > health.delivered_since) {
+  if (health.answered_at > health.delivered_since && is_stuck(link, age, stuck_after(link))) {
     fail_link(route, link, LossCause::stuck, "");
   }
 }
@@ -259,6 +278,21 @@ std::int64_t Engine::stuck_after(const Link& link) const {
   return std::max({kStuckDeadlines * link.deadline(deadline_floor_), kStuckFloors * deadline_floor_, grown});
 }
 
+/// Whether the rail knows that the link carries: the peer's machine has taken all that was sent, or more of it than at
+/// the last look.
+bool Engine::carries(Link& link) {
+  const auto delivery = rails_[link.rail()]->delivery(link.remote());
+  if (!delivery) return false;
+  const bool more = delivery->taken != std::exchange(link.health.taken_seen, delivery->taken);
+  return !delivery->waits || more;
+}
+
+/// Nothing has come of what the link was given for `age`. Where the rail knows that it carries, it is the peer that has
+/// not come to it: that is given longer, but not for ever.
+bool Engine::is_stuck(Link& link, std::int64_t age, std::int64_t limit) {
+  return age >= limit && (age >= peer_timeout_ / 2 || !carries(link));
+}
+
 void Engine::suspect(Route& route, Link& link) {
   if (route.probe.on || beat_ - route.probe.ended < link.deadline(deadline_floor_)) return;
   if (!link.health.suspect) {
@@ -278,17 +312,19 @@ void Engine::start_probe(Route& route, bool answering) {
   route.probe.since = beat_;
   route.probe.first_answer = route.probe.confirmed = 0;
   route.probe.second_round = 0;
+  route.probe.looks = 0;
   watch(route);
 }
 
 /// Sends a ping on the link. A link too full to take it counts as asked: what fills it is what is overdue.
-bool Engine::ask(Route& route, Link& link) {
+bool Engine::ask(Route& route, Link& link, bool thorough) {
   const std::uint32_t round = ++route.rounds;
-  const std::uint8_t answering = route.probe.on && route.probe.answering ? 1 : 0;
+  std::uint8_t detail = route.probe.on && route.probe.answering ? wire::kPingInReply : std::uint8_t{0};
+  if (thorough) detail |= wire::kPingThorough;
   Flow* const flow = speaker(route);
   if (flow == nullptr) return false;
-  const bool sent =
-      send_notice(*flow, link, {wire::RecordKind::ping, answering, 0, round, place_of(route, link).pack()});
+  if (!thorough) (void)carries(link);  // what is taken from now on is news
+  const bool sent = send_notice(*flow, link, {wire::RecordKind::ping, detail, 0, round, place_of(route, link).pack()});
   if (!link.up() && link.health.state != LinkState::trying) return false;  // that was how we learnt that it is gone
   if (!sent && !link.health.stood) return false;                           // still being connected
   link.health.asked = round;
@@ -297,12 +333,12 @@ bool Engine::ask(Route& route, Link& link) {
 }
 
 /// That one link answers and another does not may be the peer's scheduler: its thread may have been stopped between the
-/// two rails. So who has answered is asked a second time. Between its two answers the peer has polled every rail, and
-/// answers what it found there with the second: a link that is silent even then does not carry.
+/// two rails. So who has answered is asked a second time, thoroughly: before that answer the peer reads what all its
+/// rails have, and answers what it found there. A link that is silent even then does not carry.
 void Engine::ask_again(Route& route) {
   for (Link& link : route.links) {
     if (!link.up() || link.health.answered < route.probe.first_round) continue;
-    if (ask(route, link) && route.probe.second_round == 0) route.probe.second_round = link.health.asked;
+    if (ask(route, link, true) && route.probe.second_round == 0) route.probe.second_round = link.health.asked;
   }
 }
 
@@ -310,19 +346,23 @@ void Engine::judge(Route& route) {
   Probe& probe = route.probe;
   bool open = false;
   bool asked_any = false;
+  if (probe.confirmed != 0) ++probe.looks;
   for (Link& link : route.links) {
     LinkHealth& health = link.health;
     if (!link.up()) continue;
     if (health.asked < probe.first_round) ask(route, link);
     if (!link.up() || health.asked < probe.first_round) continue;
     asked_any = true;
-    if (health.answered >= probe.first_round) continue;
+    if (health.answered >= probe.first_round || health.vouched >= probe.first_round) continue;
     const std::int64_t patience = link.deadline(deadline_floor_) / 2;
     const bool overdue = beat_ - probe.since >= patience;
-    if (overdue && probe.confirmed != 0 && beat_ - probe.confirmed >= patience / 2) {
-      fail_link(route, link, LossCause::silent, "");
-    } else {
+    if (!overdue || probe.looks < kLooksToJudge || beat_ - probe.confirmed < patience / 2) {
       open = true;
+    } else if (carries(link) && (health.vouched_since == 0 || beat_ - health.vouched_since < peer_timeout_ / 2)) {
+      health.vouched = health.asked;
+      if (health.vouched_since == 0) health.vouched_since = beat_;
+    } else {
+      fail_link(route, link, LossCause::silent, "");
     }
   }
   if (speaker(route) == nullptr || route.loss.on) return;

@@ -49,8 +49,11 @@ struct LinkHealth {
   std::uint32_t asked = 0;       ///< round of the last ping; 0: none
   std::uint32_t life_began = 0;  ///< the last round before this life
   std::uint32_t answered = 0;    ///< round of the last answer
-  std::int64_t since = 0;        ///< when `state` began
-  std::int64_t asked_at = 0;     ///< on the clock itself
+  std::uint32_t vouched = 0;     ///< the last round that its rail has answered for: the peer's machine takes the bytes
+  std::int64_t vouched_since = 0;  ///< since when it has for one that did not answer; 0: it has not
+  std::uint64_t taken_seen = 0;    ///< how much that machine had taken at the last look
+  std::int64_t since = 0;          ///< when `state` began
+  std::int64_t asked_at = 0;       ///< on the clock itself
   std::int64_t answered_at = 0;
   std::int64_t back_off = 0;
   std::int64_t next_try = 0;

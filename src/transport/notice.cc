@@ -14,6 +14,8 @@ namespace {
 
 /// Pings that wait for their answer; a peer that asks more often is not answered more often.
 constexpr std::size_t kMostPongs = 64;
+/// A rail that always has more does not keep a thorough answer for longer than so many polls.
+constexpr std::uint64_t kMostPollsToAnswer = 16;
 /// Notices in flight on a link: one that swallows them must not take the buffers of all others.
 constexpr std::uint32_t kMostNotices = 8;
 /// How long a process that leaves waits until its peers have heard it, and for how many passes.
@@ -71,11 +73,14 @@ void Engine::on_notice(Flow& flow, const memory::Buffer& buffer) {
   switch (record->header.kind) {
     case wire::RecordKind::ping:
       if (route.pongs.empty()) route.pongs_since = beat_;
-      if (route.pongs.size() < kMostPongs) route.pongs.push_back({record->header.exposure, record->header.offset});
+      if (route.pongs.size() < kMostPongs) {
+        const bool thorough = (record->header.detail & wire::kPingThorough) != 0;
+        route.pongs.push_back({record->header.exposure, record->header.offset, thorough, polls_});
+      }
       note_for(route);
       if (failover_) open_way_back(route, place);
       // Whoever asks has waited in vain: our own links to it may be the reason.
-      if (record->header.detail == 0 && !route.probe.on && failover_) start_probe(route, true);
+      if ((record->header.detail & wire::kPingInReply) == 0 && !route.probe.on && failover_) start_probe(route, true);
       return;
     case wire::RecordKind::pong:
       return on_pong(route, place, record->header.exposure);
@@ -145,12 +150,25 @@ bool Engine::answer_notices() {
   std::erase_if(noticing_, [&](Route* route) {
     const bool over = speaker(*route) == nullptr || route->over || route->loss.on;
     if (over) route->pongs.clear();
-    moved |= std::erase_if(route->pongs, [&](const Pong& pong) { return send_pong(*route, pong); }) > 0;
+    bool refused = false;
+    moved |= std::erase_if(route->pongs, [&](const Pong& pong) {
+               if (!may_answer(pong)) return false;
+               const bool sent = send_pong(*route, pong);
+               refused |= !sent;
+               return sent;
+             }) > 0;
+    if (!refused) route->pongs_since = beat_;
     const bool leaves = !over && route->leaving && !answer_leave(*route);
     route->in_noticing = !route->pongs.empty() || leaves;
     return !route->in_noticing;
   });
   return moved;
+}
+
+/// A thorough one says that the peer's other links have been read: whatever they had brought has been answered with it.
+bool Engine::may_answer(const Pong& pong) const {
+  if (!pong.thorough || polls_ - pong.came_with >= kMostPollsToAnswer) return true;
+  return std::ranges::all_of(rail_states_, [&](const RailState& rail) { return rail.emptied > pong.came_with; });
 }
 
 bool Engine::send_pong(Route& route, const Pong& pong) {
@@ -174,6 +192,7 @@ void Engine::on_pong(Route& route, wire::LinkPlace place, std::uint32_t round) {
   if (round <= health.answered) return;  // the same answer over another link
   health.answered = round;
   health.answered_at = beat_;
+  health.vouched_since = 0;
   if (round == health.asked) link.note_trip(now_ - health.asked_at);
   if (health.state == LinkState::trying && round > health.life_began) {
     ++health.answers;

@@ -19,6 +19,8 @@ struct Flow;
 struct Pong {
   std::uint32_t round = 0;
   std::uint64_t place = 0;
+  bool thorough = false;        ///< not before everything has been read that had come before the ping
+  std::uint64_t came_with = 0;  ///< the poll of all rails that brought the ping
 };
 
 /// A round of pings over all links of a route, to find out which of them answer.
@@ -29,10 +31,11 @@ struct Probe {
   std::uint32_t repeats = 0;
   std::int64_t since = 0;
   std::int64_t first_answer = 0;  ///< 0: none yet
-  /// The first ping that was sent after the first answer; 0: none yet. Whoever answers it has polled all its rails
-  /// since it answered the first: what a link carried by then has been seen.
+  /// The first ping that was sent after the first answer; 0: none yet. It is a thorough one: whoever answers it has
+  /// read what every link had brought by then.
   std::uint32_t second_round = 0;
   std::int64_t confirmed = 0;          ///< when that was answered; 0: not yet
+  std::uint32_t looks = 0;             ///< at the links since then
   std::int64_t ended = INT64_MIN / 2;  ///< long ago
 };
 
@@ -86,7 +89,7 @@ struct Route {
 
   // Health. Times are the engine's health clock.
   std::vector<Pong> pongs;
-  std::int64_t pongs_since = 0;  ///< since when there have been some
+  std::int64_t pongs_since = 0;  ///< since when no link has taken them
   Probe probe;
   std::uint32_t rounds = 0;          ///< pings numbered so far
   std::int64_t heard_at = 0;         ///< the last message from the peer

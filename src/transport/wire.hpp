@@ -69,13 +69,17 @@ constexpr RecordKind joined(RecordKind kind) {
 
 struct RecordHeader {
   RecordKind kind = RecordKind::put;
-  std::uint8_t detail = 0;     ///< signal: SignalOp; atomic: AtomicOp; reply: a FailureCause; ping: 1 in reply to one;
+  std::uint8_t detail = 0;     ///< signal: SignalOp; atomic: AtomicOp; reply: a FailureCause; ping: kPing flags;
                                ///< fence: a LossCause
   std::uint16_t length = 0;    ///< of the body that follows, before padding to 8
   std::uint32_t exposure = 0;  ///< reply: the request's id; ping, pong: the round; fence, fenced: the epoch
   std::uint64_t offset = 0;    ///< signal: index of the word; lost: the rank; other notices: a LinkPlace
 };
 static_assert(sizeof(RecordHeader) == 16);
+
+/// Detail of a ping: it came about because of a ping; it is to be answered when all that came before it has been read.
+inline constexpr std::uint8_t kPingInReply = 1;
+inline constexpr std::uint8_t kPingThorough = 2;
 
 /// Which link a notice is about, in the terms of the side that sends on it.
 struct LinkPlace {

@@ -343,6 +343,23 @@ TEST_P(RailContract, AStoppedRailTouchesNothing) {
   b_.rail->disconnect(b_.peer);
 }
 
+/// A peer that does not poll has a machine that takes what is sent all the same; or the rail does not say.
+TEST_P(RailContract, WhatThePeersMachineTakesIsKnownWithoutItsProcess) {
+  ASSERT_TRUE(delivers());
+  const auto before = a_.rail->delivery(a_.peer);
+  if (!before) GTEST_SKIP() << "this rail does not know";
+  PostContext received;
+  PostContext sent;
+  ASSERT_EQ(a_.rail->send(a_.peer, a_.piece(0, 64, kControl), &sent), Post::posted);
+  EXPECT_TRUE(pump({a_.rail.get()}, log_, [&] {
+    const auto now = a_.rail->delivery(a_.peer);
+    const bool in_memory = before->taken == 0;
+    return now && !now->waits && (now->taken > before->taken || in_memory);
+  }));
+  ASSERT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &received), Post::posted);
+  EXPECT_TRUE(pump_until([&] { return told(b_, &received) == 1 && told(a_, &sent) == 1; }));
+}
+
 TEST_P(RailContract, PollsWithoutRoomAreHarmless) { EXPECT_EQ(a_.rail->poll({}), 0u); }
 
 }  // namespace

@@ -51,6 +51,7 @@ static const struct test_case cases[] = {
     {"abort-stopped", case_abort_stopped, {"2", "2"}},
     {"stopped-peers", case_stopped_peers, {"2", "2"}},
     {"threads-end", case_threads_end, {"2", "2"}},
+    {"threads-end-alone", case_threads_end_alone, {"2", "2"}},
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 

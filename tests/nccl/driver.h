@@ -225,5 +225,6 @@ void case_abort_order(struct rank *rank);
 void case_abort_stopped(struct rank *rank);
 void case_stopped_peers(struct rank *rank);
 void case_threads_end(struct rank *rank);
+void case_threads_end_alone(struct rank *rank);
 
 #endif

@@ -9,8 +9,8 @@ inline constexpr std::int64_t kMillisecond = 1'000'000;
 
 class FailoverTest : public EngineTest {
  protected:
-  void open(std::size_t rails, Settings settings = {}) {
-    settings.peer_timeout_ms = 1000;
+  void open(std::size_t rails, Settings settings = {}, std::uint32_t peer_timeout_ms = 1000) {
+    settings.peer_timeout_ms = peer_timeout_ms;
     EngineTest::open(rails, settings);
     for (auto* rail : rails_) rail->complete_at_once = false;
   }

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "fabric/rail.hpp"
@@ -65,6 +66,7 @@ class ScriptRail final : public fabric::Rail {
     return fence_answer;
   }
   fabric::Liveness liveness(fabric::RemoteId) override { return liveness_answer; }
+  std::optional<fabric::Delivery> delivery(fabric::RemoteId) override { return delivery_answer; }
   Result<fabric::Registration> register_memory(std::span<std::byte> memory, fabric::Access) override {
     ++registrations;
     fabric::Registration registration;
@@ -157,6 +159,7 @@ class ScriptRail final : public fabric::Rail {
   bool keeps_contexts = false;  ///< what a disconnect ends comes out of `poll` when the test says so
   bool fence_answer = true;
   fabric::Liveness liveness_answer = fabric::Liveness::unknown;
+  std::optional<fabric::Delivery> delivery_answer;
   std::vector<fabric::LinkTag> connects;
   std::vector<fabric::LinkTag> fences;
   std::vector<Held> held;  ///< what no event has ended yet

@@ -37,6 +37,7 @@ class ConnectedRail final : public OfiRail {
   bool fence(LinkTag tag) override;
   void forget(LinkName link) override { lives_.erase(link); }
   Liveness liveness(RemoteId remote) override;
+  std::optional<Delivery> delivery(RemoteId remote) override;
 
   Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
   Post receive(LocalPiece buffer, PostContext* context) override;

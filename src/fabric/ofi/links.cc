@@ -7,6 +7,7 @@
 
 #include "fabric/ofi/connected.hpp"
 #include "fabric/ofi/socket_of.hpp"
+#include "fabric/tcp_delivery.hpp"
 #include "fabric/tcp_liveness.hpp"
 
 namespace railyard::fabric::ofi {
@@ -150,6 +151,23 @@ Liveness ConnectedRail::liveness(RemoteId remote) {
     if (liveness_of(socket) == Liveness::alive) return Liveness::alive;
   }
   return Liveness::unknown;
+}
+
+/// Of both lanes together.
+std::optional<Delivery> ConnectedRail::delivery(RemoteId remote) {
+  if (stopped_ || !known(remote)) return std::nullopt;
+  const Link& link = *links_[remote];
+  const End& data = link.ends[index_of(Lane::data)];
+  Delivery both;
+  for (const auto& [queue, endpoint] :
+       {std::pair{kMessages, link.message_way}, std::pair{kLinkData, data.endpoint.get()}}) {
+    const int socket = endpoint == nullptr ? -1 : socket_of(*queues_[queue], *endpoint);
+    const auto one = delivery_of(socket);
+    if (!one) return std::nullopt;
+    both.taken += one->taken;
+    both.waits |= one->waits;
+  }
+  return both;
 }
 
 /// What the provider dropped without a word.

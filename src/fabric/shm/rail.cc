@@ -209,6 +209,12 @@ Liveness ShmRail::liveness(RemoteId remote) {
   return peer->out->peer().alive() ? Liveness::alive : Liveness::gone;
 }
 
+/// What is stored there is there: no path can lose it.
+std::optional<Delivery> ShmRail::delivery(RemoteId remote) {
+  if (liveness(remote) != Liveness::alive) return std::nullopt;
+  return Delivery{};
+}
+
 void ShmRail::lose_links_to(const Peer& peer, int error) {
   for (RemoteId remote = 0; remote < links_.size(); ++remote) {
     Link& link = *links_[remote];

@@ -58,6 +58,7 @@ class ShmRail final : public Rail, private Listener {
   bool fence(LinkTag tag) override;
   void forget(LinkName link) override { lives_.erase(link); }
   Liveness liveness(RemoteId remote) override;
+  std::optional<Delivery> delivery(RemoteId remote) override;
 
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void revoke(const Registration& registration) override;

@@ -13,6 +13,7 @@
 #include "fabric/tcp/driver.hpp"
 #include "fabric/tcp/poll_set.hpp"
 #include "fabric/tcp/socket.hpp"
+#include "fabric/tcp_delivery.hpp"
 
 namespace railyard::fabric {
 
@@ -170,6 +171,12 @@ Liveness TcpRail::liveness(RemoteId remote) {
   if (link->state == Link::State::lost) return link->refused ? Liveness::gone : Liveness::unknown;
   if (link->connection == nullptr || !link->connection->socket) return Liveness::unknown;
   return answered_lately(link->connection->socket.get()) ? Liveness::alive : Liveness::unknown;
+}
+
+std::optional<Delivery> TcpRail::delivery(RemoteId remote) {
+  const Link* const link = find_link(remote);
+  if (link == nullptr || link->state != Link::State::up || link->connection == nullptr) return std::nullopt;
+  return delivery_of(link->connection->socket.get());
 }
 
 void TcpRail::look_at_interface() {

@@ -57,6 +57,7 @@ class TcpRail final : public Rail {
   int descriptor() const override { return epoll_.get(); }
   bool arm() override;
   Liveness liveness(RemoteId remote) override;
+  std::optional<Delivery> delivery(RemoteId remote) override;
   void stop() override;
 
   std::string describe_error(int error) const override;
