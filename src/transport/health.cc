@@ -224,6 +224,8 @@ void Engine::look_at_silence(Route& route) {
       case fabric::Liveness::alive:
         if (unheard >= peer_timeout_ && forgotten(route))
           return lose_peer(route, "its process lives, and knows nothing of this one any more");
+        // Silent is who was asked. Where no link has taken a question, it is our own that hang.
+        if (unheard >= peer_timeout_ / 2 && route.asked_at <= route.heard_at) fail_links(route, LossCause::stuck);
         note_stall(route, unheard);
         break;
       case fabric::Liveness::unknown:
@@ -284,6 +286,7 @@ bool Engine::ask(Route& route, Link& link) {
   if (flow == nullptr) return false;
   const bool sent =
       send_notice(*flow, link, {wire::RecordKind::ping, answering, 0, round, place_of(route, link).pack()});
+  if (sent) route.asked_at = beat_;
   if (!link.up() && link.health.state != LinkState::trying) return false;  // that was how we learnt that it is gone
   if (!sent && !link.health.stood) return false;                           // still being connected
   link.health.asked = round;

@@ -95,6 +95,25 @@ TEST_F(LossTest, ASilentPeerWhoseProcessLivesIsStalledNotLost) {
   EXPECT_FALSE(flow_->failed.load());
 }
 
+TEST_F(LossTest, APeerThatNobodyCouldAskIsNotCalledSilent) {
+  open(2);
+  put_four_chunks();
+  // The links are full of what never completes: not one question leaves.
+  for (auto* rail : rails_) {
+    rail->liveness_answer = fabric::Liveness::alive;
+    rail->answer = fabric::Post::busy;
+  }
+  pass(800);
+  EXPECT_FALSE(flow_->failed.load());
+  EXPECT_EQ(engine_->statistics().links_lost, 2U) << "only links made anew could ask";
+  for (auto* rail : rails_) {
+    rail->answer = fabric::Post::posted;
+    EXPECT_GE(rail->connects.size(), 2U);
+  }
+  pass(10);
+  EXPECT_FALSE(rails_[0]->notices(wire::RecordKind::ping).empty());
+}
+
 TEST_F(LossTest, AStalledPeerThatBecomesUnreachableIsLost) {
   open(2);
   put_four_chunks();
