@@ -108,7 +108,9 @@ struct Route {
   bool watched = false;
   bool in_noticing = false;
 
-  bool may_be_joined() const { return !over && !loss.on && !closing && key.number != RouteKey::kPrivate; }
+  /// Whether another flow may share it: the peer must have it still. With the last word of its last flow the peer may
+  /// have dropped its end; one that it made anew under this name would find its links shut out with their old epochs.
+  bool may_be_joined() const;
   std::uint16_t index_of(const Link& link) const { return static_cast<std::uint16_t>(&link - links.data()); }
 };
 
