@@ -175,7 +175,7 @@ bool ChannelState::may_leave() {
   if (lingered < kLinger) return false;
   // A peer that has not heard our last word waits for it: nobody else could tell it. One that has, and whose
   // acknowledgement was lost, has left.
-  if (!heard) return lingered >= patience;
+  if (!heard) return lingered >= std::max(patience, kMostLinger);
   const bool told = !flow_->in_reporting && std::ranges::all_of(flow_->route->links, &transport::Link::up);
   return told || lingered >= kMostLinger;
 }

@@ -12,14 +12,14 @@
 namespace railyard {
 namespace {
 
-constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr std::size_t kLarge = 256 * 1024;
+constexpr std::int64_t kVirtualSecond = 1'000'000'000;
+constexpr std::size_t kGivenUpBytes = 256 * 1024;
 
 class LastWordTest : public ::testing::Test {
  protected:
   void open() {
     sim::Plan plan = sim::orderly_plan(2, 1);
-    for (auto& rail : plan.fabric.rails) rail.give_up = kSecond / 2;
+    for (auto& rail : plan.fabric.rails) rail.give_up = kVirtualSecond / 2;
     std::vector<Settings> settings(2, plan.settings);
     for (Settings& each : settings) {
       each.timeout_ms = 30'000;
@@ -41,11 +41,11 @@ class LastWordTest : public ::testing::Test {
       std::array<std::byte, 8> bytes{};
       Request* const receive = *to->receive(std::array{ReceiveSlot{bytes, 0, nullptr}}, false);
       Request* const send = *from->send(bytes, 0, nullptr);
-      ASSERT_TRUE(processes_->until([&] { return send->finished() && receive->finished(); }, kSecond));
+      ASSERT_TRUE(processes_->until([&] { return send->finished() && receive->finished(); }, kVirtualSecond));
       ASSERT_TRUE(from->test(send, {}));
       ASSERT_TRUE(to->test(receive, {}));
     }
-    run(kSecond / 100);
+    run(kVirtualSecond / 100);
   }
 
   std::unique_ptr<sim::ChannelProcesses> processes_;
@@ -59,28 +59,29 @@ INSTANTIATE_TEST_SUITE_P(LastWord, GivenUpTest, ::testing::Bool());
 TEST_P(GivenUpTest, AMessageThatWasDoneArrivesThoughOneBeforeItWasGivenUp) {
   open();
   exchange();
-  std::vector<std::byte> target(kLarge);
+  std::vector<std::byte> target(kGivenUpBytes);
   Request* const large = *ends_.in->receive(std::array{ReceiveSlot{target, 0, nullptr}}, false);
-  run(kSecond / 100);  // its grant arrives
+  run(kVirtualSecond / 100);  // its grant arrives
   // The receiver stops. A large message begins, a small one behind it is done at once, and the sender's user gives up
   // what is under way.
-  processes_->fabric.pause(1, 5 * kSecond);
+  processes_->fabric.pause(1, 5 * kVirtualSecond);
   processes_->fabric.set_state(0, {fabric::sim::Carry::errors, fabric::sim::Carry::everything});
   if (!GetParam()) {
     ASSERT_TRUE(ends_.out->send(std::as_bytes(std::span("lost with its link")), 1, nullptr));
-    run(kSecond / 20);
+    run(kVirtualSecond / 20);
   }
-  const std::vector<std::byte> source(kLarge, std::byte{1});
+  const std::vector<std::byte> source(kGivenUpBytes, std::byte{1});
   const std::vector<std::byte> small(100, std::byte{2});
   Request* const begun = *ends_.out->send(source, 0, nullptr);
   Request* const done = *ends_.out->send(small, 0, nullptr);
-  run(kSecond / 100);
+  run(kVirtualSecond / 100);
   ASSERT_FALSE(begun->finished());
   ASSERT_TRUE(done->finished());
   processes_->fabric.set_state(0, {});
   processes_->as_user(0, [&] { ends_.out->close(); });
   ASSERT_FALSE(begun->finished()) << "given up";
-  ASSERT_TRUE(processes_->until([&] { return !processes_->fabric.paused(1) && large->has_failed(); }, 20 * kSecond));
+  ASSERT_TRUE(
+      processes_->until([&] { return !processes_->fabric.paused(1) && large->has_failed(); }, 20 * kVirtualSecond));
   EXPECT_EQ(ends_.in->test(large, {}).status(), Status::peer_lost);
   std::vector<std::byte> bytes(small.size());
   const auto receive = ends_.in->receive(std::array{ReceiveSlot{bytes, 0, nullptr}}, false);
@@ -91,7 +92,7 @@ TEST_P(GivenUpTest, AMessageThatWasDoneArrivesThoughOneBeforeItWasGivenUp) {
   EXPECT_EQ(size[0], small.size());
   EXPECT_EQ(bytes, small);
   processes_->as_user(1, [&] { ends_.in->close(); });
-  EXPECT_TRUE(processes_->until([&] { return processes_->empty(); }, 60 * kSecond));
+  EXPECT_TRUE(processes_->until([&] { return processes_->empty(); }, 60 * kVirtualSecond));
 }
 
 TEST_F(LastWordTest, AnEndStaysUntilItsLastWordIsHeard) {
@@ -100,11 +101,11 @@ TEST_F(LastWordTest, AnEndStaysUntilItsLastWordIsHeard) {
   // What the answering end says does not get through, for longer than it stays for a mere acknowledgement.
   processes_->fabric.set_state(0, {fabric::sim::Carry::nothing, fabric::sim::Carry::everything});
   processes_->as_user(1, [&] { ends_.in->close(); });
-  run(3 * kSecond);
+  run(3 * kVirtualSecond);
   processes_->as_user(0, [&] { ends_.out->close(); });
-  run(3 * kSecond);
+  run(3 * kVirtualSecond);
   processes_->fabric.set_state(0, {});
-  EXPECT_TRUE(processes_->until([&] { return processes_->empty(); }, 50 * kSecond))
+  EXPECT_TRUE(processes_->until([&] { return processes_->empty(); }, 50 * kVirtualSecond))
       << "one end has gone without a word, and the other waits for it";
 }
 
@@ -116,10 +117,10 @@ TEST_F(LastWordTest, ARouteThatThePeerMayHaveDroppedIsNotJoined) {
   for (std::uint64_t lives = 1; lives <= 5; ++lives) {
     processes_->fabric.set_state(0, {fabric::sim::Carry::errors, fabric::sim::Carry::errors});
     ASSERT_TRUE(ends_.out->send(small, 0, nullptr));
-    run(kSecond / 10);
+    run(kVirtualSecond / 10);
     processes_->fabric.set_state(0, {});
     const auto fenced = [&] { return processes_->at(0).engine().statistics().fences >= lives; };
-    ASSERT_TRUE(processes_->until(fenced, 20 * kSecond));
+    ASSERT_TRUE(processes_->until(fenced, 20 * kVirtualSecond));
   }
   // Both ends close; process 1 stops when it has said so and is not there to drop its end.
   processes_->as_user(0, [&] { ends_.out->close(); });
@@ -132,23 +133,23 @@ TEST_F(LastWordTest, ARouteThatThePeerMayHaveDroppedIsNotJoined) {
           return routes.size() == 1 && std::ranges::all_of(routes[0]->flows, &transport::Flow::parting);
         });
       },
-      10 * kSecond));
-  run(kSecond / 200);
+      10 * kVirtualSecond));
+  run(kVirtualSecond / 200);
   ASSERT_EQ(processes_->at(1).engine().registry().size(), 1U);
-  processes_->fabric.pause(1, kSecond);
-  ASSERT_TRUE(processes_->until(gone, kSecond / 2)) << "process 0 has no reason to wait for more";
+  processes_->fabric.pause(1, kVirtualSecond);
+  ASSERT_TRUE(processes_->until(gone, kVirtualSecond / 2)) << "process 0 has no reason to wait for more";
   // Another channel, before process 1 has made a pass.
   sim::ChannelEnds next = processes_->join(0, 1, 0, true);
   ASSERT_TRUE(next) << processes_->why;
   std::vector<std::byte> bytes(small.size());
   Request* const receive = *next.in->receive(std::array{ReceiveSlot{bytes, 0, nullptr}}, false);
   Request* const sent = *next.out->send(small, 0, nullptr);
-  EXPECT_TRUE(processes_->until([&] { return sent->finished() && receive->finished(); }, 20 * kSecond));
+  EXPECT_TRUE(processes_->until([&] { return sent->finished() && receive->finished(); }, 20 * kVirtualSecond));
   EXPECT_EQ(bytes, small);
   for (const auto& [process, end] : {std::pair(0, next.out), std::pair(1, next.in)}) {
     processes_->as_user(static_cast<std::size_t>(process), [&end = end] { end->close(); });
   }
-  EXPECT_TRUE(processes_->until([&] { return processes_->empty(); }, 60 * kSecond));
+  EXPECT_TRUE(processes_->until([&] { return processes_->empty(); }, 60 * kVirtualSecond));
 }
 
 }  // namespace
