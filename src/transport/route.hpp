@@ -91,6 +91,7 @@ struct Route {
   std::uint32_t rounds = 0;          ///< pings numbered so far
   std::int64_t heard_at = 0;         ///< the last message from the peer
   std::int64_t asked_at = 0;         ///< the last ping that a rail took
+  std::int64_t owed_since = 0;       ///< when the peer last had nothing to answer
   std::int64_t renewed_for = 0;      ///< the silence after that moment for which the links were made anew
   std::int64_t concerned_since = 0;  ///< one of the peer's links to us ended: is it still there? 0: no doubt
   bool acquainted = false;           ///< the peer has answered: it knows this route, and says goodbye when it leaves

@@ -95,6 +95,31 @@ TEST_F(LossTest, ASilentPeerWhoseProcessLivesIsStalledNotLost) {
   EXPECT_FALSE(flow_->failed.load());
 }
 
+TEST_F(LossTest, APeersTimeBeginsWhenItOwesSomething) {
+  open(1);
+  rails_[0]->lose(0);
+  rails_[0]->answer = fabric::Post::busy;
+  pass(3000);  // no link comes about, and nobody minds
+  put_small();
+  pass(500);
+  EXPECT_FALSE(flow_->failed.load());
+  pass(700);
+  EXPECT_TRUE(flow_->failed.load());
+}
+
+TEST_F(LossTest, APeerIsAskedAfterWhileThereIsALinkHoweverShort) {
+  open(1);
+  put_small();
+  rails_[0]->liveness_answer = fabric::Liveness::alive;
+  rails_[0]->answer = fabric::Post::busy;  // no new link stands, and each is given up at once
+  for (int i = 0; i < 3000; ++i) {
+    rails_[0]->lose(static_cast<fabric::RemoteId>(rails_[0]->connects.size() - 1));
+    pass(1);
+  }
+  EXPECT_GT(rails_[0]->connects.size(), 3U);
+  EXPECT_FALSE(flow_->failed.load()) << "its process lives";
+}
+
 TEST_F(LossTest, APeerThatNobodyCouldAskIsNotCalledSilent) {
   open(2);
   put_four_chunks();
