@@ -97,9 +97,16 @@ TEST_F(LossTest, ASilentPeerWhoseProcessLivesIsStalledNotLost) {
 
 TEST_F(LossTest, APeersTimeBeginsWhenItOwesSomething) {
   open(1);
+  // A fence whose confirmation finds no link keeps the route watched, and no new link comes about.
+  rails_[0]->fence_answer = false;
+  rails_[0]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkPlace{0, 0, 0}.pack()}));
+  pass(1);
   rails_[0]->lose(0);
   rails_[0]->answer = fabric::Post::busy;
-  pass(3000);  // no link comes about, and nobody minds
+  pass(1);
+  rails_[0]->fence_answer = true;
+  pass(3000);
+  ASSERT_FALSE(flow_->failed.load());
   put_small();
   pass(500);
   EXPECT_FALSE(flow_->failed.load());
