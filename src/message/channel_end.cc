@@ -169,10 +169,14 @@ bool ChannelState::may_leave() {
   flow_->parting = heard || peer_left_;
   // What our own rails still read is seen through, or taken back by the user's end.
   if (!sender_.idle()) return false;
-  if (!peer_left_) return heard && now - heard_since_ >= std::int64_t{engine_.settings().timeout_ms} * 1'000'000;
+  const std::int64_t patience = std::int64_t{engine_.settings().timeout_ms} * 1'000'000;
+  if (!peer_left_) return heard && now - heard_since_ >= patience;
   const std::int64_t lingered = now - both_spoke_at_;
   if (lingered < kLinger) return false;
-  const bool told = heard && !flow_->in_reporting && std::ranges::all_of(flow_->route->links, &transport::Link::up);
+  // A peer that has not heard our last word waits for it: nobody else could tell it. One that has, and whose
+  // acknowledgement was lost, has left.
+  if (!heard) return lingered >= std::max(patience, kMostLinger);
+  const bool told = !flow_->in_reporting && std::ranges::all_of(flow_->route->links, &transport::Link::up);
   return told || lingered >= kMostLinger;
 }
 

@@ -28,10 +28,6 @@ bool ChannelState::advance() {
   if (!tell_overflow()) return false;
   if (ended() || peer_left_) return tend_closing();
   if (failed_.load(std::memory_order_relaxed)) return true;
-  if (receiver_.broken) {
-    end_here(Error(Status::peer_lost, fmt::format("{} gave up a message that was under way", flow_->route->who)));
-    return tend_closing();
-  }
   if (refused_.load(std::memory_order_relaxed) && tend_refusal()) return tend_closing();
   // Grants leave in one frame with the messages behind them, where there are any.
   transport::Engine::cork(*flow_);
@@ -98,16 +94,18 @@ bool ChannelState::on_message(const transport::wire::RecordHeader& header, std::
 }
 
 bool ChannelState::dispatch(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
-  const auto kind = static_cast<Kind>(header.detail);
+  const bool failed = (header.detail & transport::wire::kFailedMessage) != 0;
+  const auto kind = static_cast<Kind>(header.detail & ~transport::wire::kFailedMessage);
   // Whoever has given the channel up waits for the peer's last word alone.
   if (ended() && kind != Kind::detach) return true;
+  if (failed && kind != Kind::done) return false;
   switch (kind) {
     case Kind::eager:
       engine_.note_small(*flow_);
       return receiver_.on_eager(header, body);
     case Kind::done: {
       const auto done = message::read<message::Done>(body);
-      return done && receiver_.on_done(header, *done);
+      return done && (failed ? receiver_.on_given_up(header, *done) : receiver_.on_done(header, *done));
     }
     case Kind::region:
       return sender_.on_region(header, body, peer_rails_);

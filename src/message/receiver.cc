@@ -104,18 +104,14 @@ void Receiver::drop_region(std::uint32_t region) {
 // ---- Arrivals ----
 
 /// Messages arrive in the order in which they were begun.
-bool Receiver::is_next(const transport::wire::RecordHeader& header) {
-  broken |= header.offset != next_message_;
-  next_message_ = header.offset + 1;
-  return !broken;
-}
+bool Receiver::is_next(const transport::wire::RecordHeader& header) { return header.offset == next_message_++; }
 
 bool Receiver::on_eager(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
   if (body.size() < sizeof(EagerHead)) return false;
   const EagerHead head = *read<EagerHead>(body.first(sizeof(EagerHead)));
   const auto piece = body.subspan(sizeof(EagerHead));
   const bool further = (head.flags & EagerHead::kFurther) != 0;
-  if (!further && !is_next(header)) return true;
+  if (!further && !is_next(header)) return false;
   if (further != stream_.on) return false;
   if (!further && !begin(static_cast<int>(header.exposure), head)) return overflow.has_value();
   if (piece.size() > stream_.bytes - stream_.arrived) return false;
@@ -187,13 +183,26 @@ void Receiver::end_stream() {
   if (stream_.request != nullptr) fill(*stream_.request, stream_.slot, stream_.bytes);
 }
 
-bool Receiver::on_done(const transport::wire::RecordHeader& header, const Done& done) {
-  if (!is_next(header)) return true;
+/// The receive that a direct write was for; null: there is none.
+Request* Receiver::written(const transport::wire::RecordHeader& header, const Done& done) {
+  if (!is_next(header)) return nullptr;
   Request* const request = group(done.group);
-  if (request == nullptr || done.slot >= request->count || request->places[done.slot].taken) return false;
-  if (done.bytes > request->places[done.slot].memory.size()) return false;
-  fill(*request, done.slot, done.bytes);
-  return true;
+  if (request == nullptr || done.slot >= request->count || request->places[done.slot].taken) return nullptr;
+  return done.bytes > request->places[done.slot].memory.size() ? nullptr : request;
+}
+
+bool Receiver::on_done(const transport::wire::RecordHeader& header, const Done& done) {
+  Request* const request = written(header, done);
+  if (request != nullptr) fill(*request, done.slot, done.bytes);
+  return request != nullptr;
+}
+
+/// Its slot stays empty, and the receive fails when the peer has said its last word: no other message may take the
+/// place of one that was sent before it.
+bool Receiver::on_given_up(const transport::wire::RecordHeader& header, const Done& done) {
+  Request* const request = written(header, done);
+  if (request != nullptr) take(*request, done.slot);
+  return request != nullptr;
 }
 
 // ---- Grants ----

@@ -27,6 +27,8 @@ class Receiver {
   // Arrivals: false for what no honest peer says.
   bool on_eager(const transport::wire::RecordHeader& header, std::span<const std::byte> body);
   bool on_done(const transport::wire::RecordHeader& header, const Done& done);
+  /// The peer has given that message up; its last word will follow. What it sent before and after is good.
+  bool on_given_up(const transport::wire::RecordHeader& header, const Done& done);
 
   /// No message may come into a receive of ours any more.
   bool idle() const { return open_ == 0; }
@@ -42,8 +44,6 @@ class Receiver {
   void drop_region(std::uint32_t region);
 
   std::optional<Overflow> overflow;
-  /// The peer gave a message up that it had begun: what came after it must not take its place.
-  bool broken = false;
   std::uint64_t messages = 0;
   std::uint64_t bytes = 0;
   std::uint64_t unexpected = 0;
@@ -51,6 +51,7 @@ class Receiver {
  private:
   bool is_next(const transport::wire::RecordHeader& header);
   void store(const Request::Place& place, std::uint64_t at, std::span<const std::byte> bytes);
+  Request* written(const transport::wire::RecordHeader& header, const Done& done);
   /// A message that came ahead of its receive.
   struct Unexpected {
     int tag = 0;

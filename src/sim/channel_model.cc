@@ -69,9 +69,6 @@ bool ChannelModel::done_messages_received() const {
 }
 
 bool ChannelModel::all_done(const Receive& receive) const {
-  // One that had begun and was given up takes with it what was sent after it.
-  if (std::ranges::any_of(messages_, [](const Message& message) { return message.placed && !message.done; }))
-    return false;
   return std::ranges::all_of(receive.slots,
                              [this](const Slot& slot) { return slot.message && messages_[*slot.message].done; });
 }

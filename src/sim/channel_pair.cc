@@ -50,11 +50,22 @@ bool ChannelPair::wind_up(Random& random) {
       if (may_receive(receiver, kMoreAtEnd)) receive(receiver, random, *unplaced);
     }
     if (!healthy()) continue;
+    if (loss_allowed_) ask_after_loss(receiver, random);
     const auto wanted = model.wanted();
     if (wanted) missing = true;
     if (wanted && may_send(end, kMoreAtEnd)) send(end, random, *wanted);
   }
   return missing;
+}
+
+/// Where the two may have given each other up and nothing is under way, no request tells: messages whose sends are done
+/// may be lost on their way to receives whose completion says nothing. One more receive finds out.
+void ChannelPair::ask_after_loss(std::size_t end, Random& random) {
+  const Half& half = halves_[1 - end];
+  if (asked_after_loss_[end] || receives(end) != 0 || !may_receive(end, kMoreAtEnd)) return;
+  if (half.receiver->statistics().messages_received == half.model.messages().size()) return;
+  asked_after_loss_[end] = true;
+  receive(end, random, 0);
 }
 
 bool ChannelPair::look() {

@@ -198,12 +198,13 @@ void Engine::look_at_deliveries(Route& route, Link& link) {
   }
 }
 
-/// What the rails say of the peer's process: one that knows is enough.
+/// What the rails say of the peer's process: one that knows is enough. Between two attempts there is no link to ask
+/// about; then they are asked with the next.
 fabric::Liveness Engine::liveness(Route& route) {
-  route.liveness_asked = beat_;
   auto found = fabric::Liveness::unknown;
   for (const Link& link : route.links) {
     if (link.health.state == LinkState::down) continue;
+    route.liveness_asked = beat_;
     const auto answer = rails_[link.rail()]->liveness(link.remote());
     if (answer == fabric::Liveness::alive) return answer;
     if (answer == fabric::Liveness::gone) found = answer;
@@ -239,8 +240,13 @@ void Engine::look_at_silence(Route& route) {
     log_warn("{} answers again", route.who);
   }
   if (route.heard_at >= route.concerned_since) route.concerned_since = 0;
-  if (route.concerned_since == 0 && !owes(route)) return;
-  if (const std::int64_t unheard = beat_ - route.heard_at;
+  if (route.concerned_since == 0 && !owes(route)) {
+    route.owed_since = beat_;
+    return;
+  }
+  // Nothing was to be heard before something was owed.
+  const std::int64_t heard = std::max(route.heard_at, route.owed_since);
+  if (const std::int64_t unheard = beat_ - heard;
       unheard >= peer_timeout_ / kLivenessParts && beat_ - route.liveness_asked >= peer_timeout_ / kLivenessParts) {
     switch (liveness(route)) {
       case fabric::Liveness::gone:
@@ -248,19 +254,21 @@ void Engine::look_at_silence(Route& route) {
       case fabric::Liveness::alive:
         if (unheard >= peer_timeout_ && forgotten(route))
           return lose_peer(route, "its process lives, and knows nothing of this one any more");
+        // Silent is who was asked. Where no link has taken a question, it is our own that hang.
+        if (unheard >= peer_timeout_ / 2 && route.asked_at <= heard) fail_links(route, LossCause::stuck);
         note_stall(route, unheard);
         break;
       case fabric::Liveness::unknown:
         break;
     }
   }
-  const std::int64_t silence = beat_ - std::max(route.heard_at, route.alive_at);
+  const std::int64_t sign = std::max(heard, route.alive_at);
+  const std::int64_t silence = beat_ - sign;
   if (silence < peer_timeout_ / 2) return;
   if (silence >= peer_timeout_) {
     return lose_peer(route, fmt::format("silent for {:.1f} s, and nothing says that its process lives",
                                         static_cast<double>(silence) * 1e-9));
   }
-  const std::int64_t sign = std::max(route.heard_at, route.alive_at);
   if (route.renewed_for == sign) return;
   // Half of its time is over: connections that lost what they carried, or wait ever longer to send it again, are made
   // anew.
@@ -325,6 +333,7 @@ bool Engine::ask(Route& route, Link& link, bool thorough) {
   if (flow == nullptr) return false;
   if (!thorough) (void)carries(link);  // what is taken from now on is news
   const bool sent = send_notice(*flow, link, {wire::RecordKind::ping, detail, 0, round, place_of(route, link).pack()});
+  if (sent) route.asked_at = beat_;
   if (!link.up() && link.health.state != LinkState::trying) return false;  // that was how we learnt that it is gone
   if (!sent && !link.health.stood) return false;                           // still being connected
   link.health.asked = round;

@@ -204,9 +204,14 @@ void Engine::apply_frame(Flow& flow, const memory::Buffer& buffer) {
   bool skip = !flow.skips.empty() && take_skip(flow, header->sequence);
   FailureCause cause = FailureCause::none;
   std::uint32_t index = 0;
-  for (; const auto record = reader.next(); ++index) {
+  for (; auto record = reader.next(); ++index) {
     if (!record->joined && index != 0) skip = false;
-    if (skip || apply_record(flow, *record, cause)) continue;
+    if (skip && record->header.kind == wire::RecordKind::message) {
+      record->header.detail |= wire::kFailedMessage;
+    } else if (skip) {
+      continue;
+    }
+    if (apply_record(flow, *record, cause)) continue;
     refuse(flow, header->sequence, index, 1, cause);
     skip = true;
   }

@@ -200,12 +200,16 @@ void Engine::fail_operation(Operation& operation, FailureCause cause, std::uint3
   note_failure(*operation.flow, operation.submission, sequence, cause);
   Operation* const companion = operation.companion;
   if (companion == nullptr || companion->whole) return;
-  // Its signal has not left: nothing takes its place.
+  // Its signal has not left: nothing takes its place. A message is told as failed: those behind it are still good.
   std::byte* const record = companion->frame->data + wire::kRecordsAt;
   wire::RecordHeader header;
   std::memcpy(&header, record, sizeof header);
-  header.kind = wire::RecordKind::nothing;
-  header.exposure = 0;
+  if (header.kind == wire::RecordKind::message) {
+    header.detail |= wire::kFailedMessage;
+  } else {
+    header.kind = wire::RecordKind::nothing;
+    header.exposure = 0;
+  }
   std::memcpy(record, &header, sizeof header);
   operation.companion = nullptr;
 }

@@ -2,7 +2,15 @@
 
 #include <algorithm>
 
+#include "transport/flow.hpp"
+
 namespace railyard::transport {
+
+bool Route::may_be_joined() const {
+  if (over || loss.on || closing || key.number == RouteKey::kPrivate) return false;
+  return std::ranges::any_of(
+      flows, [](const Flow* flow) { return !flow->parting && !flow->failed.load(std::memory_order_relaxed); });
+}
 
 Route* Registry::add(std::unique_ptr<Route> route) {
   inbound_[route->name.in] = route.get();

@@ -93,6 +93,8 @@ struct Route {
   Probe probe;
   std::uint32_t rounds = 0;          ///< pings numbered so far
   std::int64_t heard_at = 0;         ///< the last message from the peer
+  std::int64_t asked_at = 0;         ///< the last ping that a rail took
+  std::int64_t owed_since = 0;       ///< when the peer last had nothing to answer
   std::int64_t renewed_for = 0;      ///< the silence after that moment for which the links were made anew
   std::int64_t concerned_since = 0;  ///< one of the peer's links to us ended: is it still there? 0: no doubt
   bool acquainted = false;           ///< the peer has answered: it knows this route, and says goodbye when it leaves
@@ -110,7 +112,9 @@ struct Route {
   bool watched = false;
   bool in_noticing = false;
 
-  bool may_be_joined() const { return !over && !loss.on && !closing && key.number != RouteKey::kPrivate; }
+  /// Whether another flow may share it: the peer must have it still. With the last word of its last flow the peer may
+  /// have dropped its end; one that it made anew under this name would find its links shut out with their old epochs.
+  bool may_be_joined() const;
   std::uint16_t index_of(const Link& link) const { return static_cast<std::uint16_t>(&link - links.data()); }
 };
 

@@ -67,6 +67,10 @@ constexpr RecordKind joined(RecordKind kind) {
   return static_cast<RecordKind>(static_cast<std::uint8_t>(kind) | kJoined);
 }
 
+/// Set in a message's `detail`: the write that it follows has failed at its origin. The message counts and says nothing
+/// else.
+inline constexpr std::uint8_t kFailedMessage = 0x80;
+
 struct RecordHeader {
   RecordKind kind = RecordKind::put;
   std::uint8_t detail = 0;     ///< signal: SignalOp; atomic: AtomicOp; reply: a FailureCause; ping: kPing flags;

@@ -95,6 +95,57 @@ TEST_F(LossTest, ASilentPeerWhoseProcessLivesIsStalledNotLost) {
   EXPECT_FALSE(flow_->failed.load());
 }
 
+TEST_F(LossTest, APeersTimeBeginsWhenItOwesSomething) {
+  open(1);
+  // A fence whose confirmation finds no link keeps the route watched, and no new link comes about.
+  rails_[0]->fence_answer = false;
+  rails_[0]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkPlace{0, 0, 0}.pack()}));
+  pass(1);
+  rails_[0]->lose(0);
+  rails_[0]->answer = fabric::Post::busy;
+  pass(1);
+  rails_[0]->fence_answer = true;
+  pass(3000);
+  ASSERT_FALSE(flow_->failed.load());
+  put_small();
+  pass(500);
+  EXPECT_FALSE(flow_->failed.load());
+  pass(700);
+  EXPECT_TRUE(flow_->failed.load());
+}
+
+TEST_F(LossTest, APeerIsAskedAfterWhileThereIsALinkHoweverShort) {
+  open(1);
+  put_small();
+  rails_[0]->liveness_answer = fabric::Liveness::alive;
+  rails_[0]->answer = fabric::Post::busy;  // no new link stands, and each is given up at once
+  for (int i = 0; i < 3000; ++i) {
+    rails_[0]->lose(static_cast<fabric::RemoteId>(rails_[0]->connects.size() - 1));
+    pass(1);
+  }
+  EXPECT_GT(rails_[0]->connects.size(), 3U);
+  EXPECT_FALSE(flow_->failed.load()) << "its process lives";
+}
+
+TEST_F(LossTest, APeerThatNobodyCouldAskIsNotCalledSilent) {
+  open(2);
+  put_four_chunks();
+  // The links are full of what never completes: not one question leaves.
+  for (auto* rail : rails_) {
+    rail->liveness_answer = fabric::Liveness::alive;
+    rail->answer = fabric::Post::busy;
+  }
+  pass(800);
+  EXPECT_FALSE(flow_->failed.load());
+  EXPECT_EQ(engine_->statistics().links_lost, 2U) << "only links made anew could ask";
+  for (auto* rail : rails_) {
+    rail->answer = fabric::Post::posted;
+    EXPECT_GE(rail->connects.size(), 2U);
+  }
+  pass(10);
+  EXPECT_FALSE(rails_[0]->notices(wire::RecordKind::ping).empty());
+}
+
 TEST_F(LossTest, AStalledPeerThatBecomesUnreachableIsLost) {
   open(2);
   put_four_chunks();

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
+
+#include "transport/flow.hpp"
+
 namespace railyard::transport {
 namespace {
 
@@ -22,11 +26,12 @@ class RegistryTest : public ::testing::Test {
     route->key = key;
     route->instance = instance;
     route->name = RouteName::make(identity(99), key.peer, ++sessions_, 0, static_cast<std::uint16_t>(key.number));
-    route->flows.resize(flows);
+    for (; flows != 0; --flows) route->flows.push_back(&flows_.emplace_back());
     return registry_.add(std::move(route));
   }
   static fabric::LinkName link(const Route& route) { return RouteName::of_link(route.name.in, 7); }
 
+  std::deque<Flow> flows_;
   Registry registry_;
   std::uint64_t sessions_ = 0;
 };
@@ -65,6 +70,16 @@ TEST_F(RegistryTest, ARouteThatIsOverOrClosingIsNotJoined) {
   EXPECT_EQ(registry_.find(key(1)), nullptr);
   EXPECT_EQ(registry_.find(key(1), 10), nullptr);
   EXPECT_EQ(registry_.least_used(key(1), 1), 0U) << "its number is free for another";
+}
+
+TEST_F(RegistryTest, ARouteWhoseFlowsHaveAllSaidTheirLastWordIsNotJoined) {
+  Route* const route = add(key(1), 10, 2);
+  route->flows[0]->parting = true;
+  EXPECT_EQ(registry_.find(key(1)), route);
+  route->flows[1]->parting = true;
+  EXPECT_EQ(registry_.find(key(1)), nullptr) << "the peer may have dropped its end";
+  EXPECT_EQ(registry_.find(key(1), 10), nullptr);
+  EXPECT_EQ(registry_.known(key(1), 10), route);
 }
 
 TEST_F(RegistryTest, TheLeastUsedNumberIsNextAndOfEqualsTheLowest) {
