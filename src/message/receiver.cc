@@ -60,6 +60,7 @@ void Receiver::place_unexpected(Request& request) {
     }
     const bool arriving = stream_.on && stream_.request == nullptr && &*message == &waiting_.back();
     store(place, 0, std::span(message->message).first(message->arrived));
+    if (copy_failed_) return;  // it is never filled: the next arrival ends the channel
     const std::uint64_t size = message->message.size();
     waiting_bytes_ -= size;
     waiting_.erase(message);
@@ -121,6 +122,7 @@ bool Receiver::on_eager(const transport::wire::RecordHeader& header, std::span<c
     std::memcpy(waiting_.back().message.data() + stream_.arrived, piece.data(), piece.size());
   stream_.arrived += piece.size();
   if (stream_.request == nullptr) waiting_.back().arrived = stream_.arrived;
+  if (copy_failed_) return false;
   if (stream_.arrived == stream_.bytes) end_stream();
   return true;
 }
@@ -139,13 +141,13 @@ void Receiver::store(const Request::Place& place, std::uint64_t at, std::span<co
     std::memcpy(bounce, bytes.data() + done, part);
     const auto ticket = copies_.copy(place.region->device(), to + done, bounce, part);
     if (!ticket || copies_.wait(*ticket) != fabric::DeviceCopies::State::done) {
-      broken = true;
+      copy_failed_ = true;
       break;
     }
     done += part;
   }
   if (bounce == nullptr)
-    broken = true;
+    copy_failed_ = true;
   else
     copies_.give_bounce(bounce);
 }

@@ -97,6 +97,7 @@ class Receiver {
   std::uint64_t next_message_ = 0;  ///< the peer counts what it begins
   std::deque<std::uint32_t> withdrawn_;
   fabric::DeviceCopies copies_;
+  bool copy_failed_ = false;  ///< by a GPU: what came for its memory is not there
 };
 
 }  // namespace railyard::message
