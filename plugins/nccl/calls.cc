@@ -1,8 +1,6 @@
 /// Calls that set up: devices, connections, memory.
 #include "calls.hpp"
 
-#include <fmt/format.h>
-
 #include <cstring>
 #include <utility>
 
@@ -137,9 +135,10 @@ nccl_result register_memory(void* comm, void* data, std::size_t bytes, int type,
     ChannelComm* const known = channel_of(comm);
     if (known == nullptr) return misuse("regMr", "this is no sending or receiving comm");
     if (data == nullptr && bytes != 0) return misuse("regMr", "memory at no address");
-    // Whose memory it is says the address.
-    if (type != NCCL_POINTER_HOST && type != NCCL_POINTER_CUDA)
-      return fail("regMr", Error(Status::unsupported, fmt::format("there is no kind of memory {}", type)));
+    if (type != NCCL_POINTER_HOST)
+      return fail("regMr", Error(Status::unsupported,
+                                 "memory of this kind cannot be registered: rails take host memory only, as the "
+                                 "properties of the device say"));
     auto name = known->register_memory({static_cast<std::byte*>(data), bytes});
     if (!name) return fail("regMr", name.error());
     *memory = *name;

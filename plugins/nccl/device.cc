@@ -9,7 +9,6 @@
 #include <fstream>
 #include <utility>
 
-#include "accelerator/accelerator.hpp"
 #include "base/sha256.hpp"
 #include "fabric/rail.hpp"
 
@@ -52,16 +51,14 @@ std::size_t rail_count(const Settings& settings, std::size_t nics) {
 
 }  // namespace
 
-Device::Device(int number, std::vector<topology::Nic> nics, const Settings& settings, bool device_memory)
-    : number_(number), nics_(std::move(nics)), settings_(settings), device_memory_(device_memory) {
+Device::Device(int number, std::vector<topology::Nic> nics, const Settings& settings)
+    : number_(number), nics_(std::move(nics)), settings_(settings) {
   const std::vector<std::string> names = names_of(nics_);
   name_ = device_name(names);
   pci_path_ = nics_.front().place.path;
   guid_ = device_guid(name_);
   settings_.interfaces = fmt::format("{}", fmt::join(names, ","));
 }
-
-bool Device::takes_device_memory() const { return device_memory_ && accelerator::loaded_driver() != nullptr; }
 
 nccl_properties_v12 Device::properties() const {
   // Two rails on one NIC are not twice as fast; fewer rails than NICs leave some NICs out.
@@ -74,8 +71,8 @@ nccl_properties_v12 Device::properties() const {
   properties.name = const_cast<char*>(name_.c_str());
   properties.pciPath = pci_path_.empty() ? nullptr : const_cast<char*>(pci_path_.c_str());
   properties.guid = guid_;
-  // Where a rail of this device cannot reach the memory of GPUs, NCCL stages through host memory.
-  properties.ptrSupport = takes_device_memory() ? NCCL_POINTER_HOST | NCCL_POINTER_CUDA : NCCL_POINTER_HOST;
+  // Channels take the memory of GPUs, but NCCL's kernels did not get along with it (docs/device.md): it stages.
+  properties.ptrSupport = NCCL_POINTER_HOST;
   properties.regIsGlobal = 0;
   properties.forceFlush = 0;
   properties.speed = static_cast<int>(std::min(std::round(megabits), 1e9));
@@ -109,11 +106,9 @@ std::string Device::description() const {
 Result<std::vector<std::unique_ptr<Device>>> find_devices(const Settings& settings) {
   auto offers = fabric::chosen_offers(settings);
   if (!offers) return std::move(offers.error());
-  const bool device_memory = std::ranges::all_of(*offers, &fabric::RailOffer::device_memory);
   std::vector<std::unique_ptr<Device>> devices;
   for (auto& group : topology::group_by_locality(topology::nics_of(*offers)))
-    devices.push_back(
-        std::make_unique<Device>(static_cast<int>(devices.size()), std::move(group), settings, device_memory));
+    devices.push_back(std::make_unique<Device>(static_cast<int>(devices.size()), std::move(group), settings));
   return devices;
 }
 

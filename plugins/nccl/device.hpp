@@ -26,8 +26,7 @@ inline constexpr int kUnknownSpeed = 100'000;
 
 class Device {
  public:
-  /// `device_memory`: all its rails reach the memory of GPUs.
-  Device(int number, std::vector<topology::Nic> nics, const Settings& settings, bool device_memory);
+  Device(int number, std::vector<topology::Nic> nics, const Settings& settings);
 
   /// Pointers in it are good for as long as the device.
   nccl_properties_v12 properties() const;
@@ -43,12 +42,9 @@ class Device {
   std::set<const void*> connecting;  ///< handles whose connect has been begun
 
  private:
-  bool takes_device_memory() const;
-
   int number_;
   std::vector<topology::Nic> nics_;
   Settings settings_;
-  bool device_memory_;
   std::string name_;
   std::string pci_path_;
   std::uint64_t guid_;

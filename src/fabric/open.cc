@@ -31,7 +31,6 @@ Result<std::vector<RailOffer>> discover_shm(const Settings& settings) {
   offer.domain = "memory";
   offer.fabric = kSharedMemoryFabric;
   offer.loopback = true;
-  offer.device_memory = true;
   return std::vector<RailOffer>{std::move(offer)};
 }
 

@@ -285,7 +285,6 @@ struct RailOffer {
   std::string fabric;
   double line_rate = 0;
   bool loopback = false;
-  bool device_memory = false;  ///< its rail reaches the memory of GPUs
   std::string detail;          ///< what else the driver knows of it, for people
   std::shared_ptr<void> driver_data;
 };
