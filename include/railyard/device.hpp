@@ -76,7 +76,7 @@ class DeviceProxy {
   std::uint64_t commands() const;
 
   class State;
-  State& state() { return *state_; }
+  State& state() { return *state_; }  ///< for the library's own tests
 
  private:
   explicit DeviceProxy(std::unique_ptr<State> state);

@@ -63,7 +63,6 @@ struct Window::Patience {
     return time - start < handle.budget ? Status::ok : tell(Status::timeout, held);
   }
 
- private:
   /// Keeps it for the host, unless something was kept already.
   RAILYARD_DEVICE Status tell(Status status, Word held) const {
     const detail::Handle& handle = window.handle_;
@@ -192,6 +191,10 @@ RAILYARD_DEVICE Status Window::run_barrier(std::uint32_t id) const {
   const std::uint32_t ring = my_ring();
   Status status = await_number(ring, last_posted(ring, kAnyRank), Operation::barrier, kAnyRank);
   if (status != Status::ok) return status;
+  // A barrier needs every rank: to tell one that is gone would be an error of the proxy's.
+  if (const Word lost = detail::load_system(&handle_.lost[handle_.size]); lost != 0) {
+    return Patience{*this, Operation::barrier, static_cast<int>(lost) - 1, ring, id, 0}.tell(Status::peer_lost, 0);
+  }
   detail::BarrierState& state = handle_.barriers[id];
   if (state.inside == 0) {
     ++state.epoch;
