@@ -53,3 +53,18 @@ foreach(folder IN LISTS example_folders)
     list(APPEND railyard_examples example-${name})
   endif()
 endforeach()
+
+# Examples in CUDA, where its compiler is.
+find_program(RAILYARD_NVCC nvcc HINTS /usr/local/cuda/bin DOC "The CUDA compiler, for examples in kernels")
+file(GLOB kernel_examples CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/examples/[0-9][0-9]-*/main.cu)
+foreach(source IN LISTS kernel_examples)
+  get_filename_component(folder ${source} DIRECTORY)
+  get_filename_component(name ${folder} NAME)
+  if(RAILYARD_NVCC)
+    add_custom_command(OUTPUT example-${name}
+      COMMAND ${RAILYARD_NVCC} -std=c++20 -arch=native -I ${CMAKE_CURRENT_SOURCE_DIR}/include ${source} -o example-${name}
+              $<TARGET_FILE:railyard> -Xlinker -rpath -Xlinker $<TARGET_FILE_DIR:railyard>
+      DEPENDS railyard ${source} ${CMAKE_CURRENT_SOURCE_DIR}/include/railyard/device.cuh)
+    add_custom_target(example-${name}-program ALL DEPENDS example-${name})
+  endif()
+endforeach()

@@ -191,6 +191,7 @@ class Window {
   RAILYARD_DEVICE Status reserve(std::uint32_t ring, unsigned slots, Operation operation, int peer, Word& first) const;
   RAILYARD_DEVICE Ticket post(const detail::Command& command, int rank) const;
   RAILYARD_DEVICE bool has_rank(int rank) const { return static_cast<std::uint32_t>(rank) < handle_.size; }
+  RAILYARD_DEVICE Word last_posted(std::uint32_t ring, int rank) const;
   RAILYARD_DEVICE Word completed(std::uint32_t ring) const;
   RAILYARD_DEVICE bool is_complete(std::uint32_t ring, Word number) const;
   RAILYARD_DEVICE bool may_touch(const detail::Command& command, int rank) const;
@@ -207,4 +208,4 @@ class Window {
 
 }  // namespace railyard::device
 
-#include "railyard/device/window_calls.cuh"
+#include "railyard/device/operations.cuh"

@@ -34,7 +34,7 @@ struct DeviceOptions {
   std::uint32_t barrier_signal = 0;  ///< from this one on: the same on all ranks, and used for nothing else
   std::chrono::nanoseconds budget = std::chrono::seconds(10);  ///< of a wait in a kernel
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
-  std::chrono::nanoseconds longest_nap = std::chrono::milliseconds(2);
+  std::chrono::nanoseconds longest_nap = std::chrono::milliseconds(5);
   int device = kHost;  ///< whose kernels; kHost: host threads play the kernel's part
   /// Memory of that device for what its blocks share: `device_bytes` of it, 128-byte aligned, valid until the proxy is
   /// closed. Not for kHost.
@@ -76,7 +76,7 @@ class DeviceProxy {
   std::uint64_t commands() const;
 
   class State;
-  State& state() { return *state_; }
+  State& state() { return *state_; }  ///< for the library's own tests
 
  private:
   explicit DeviceProxy(std::unique_ptr<State> state);

@@ -1,5 +1,5 @@
-/// A command becomes a call of the window. Nothing in a command is believed: what makes no sense is an error that says
-/// so, like that of a call.
+/// A command becomes a call of the window. What makes no sense in a command is an error that says so, like that of a
+/// call; and as in a call, a source address is believed.
 #pragma once
 
 #include <array>

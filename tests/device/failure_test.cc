@@ -255,17 +255,19 @@ Settings impatient_settings(int /*rank*/) {
 /// A kernel that names the rank it waits for learns that it is gone, long before its budget is spent.
 TEST(DeviceFailure, AWaitForARankThatDiesEnds) {
   run_processes(2, impatient_settings,
-                [](World& world, ProcessMeeting&) {
+                [](World& world, ProcessMeeting& meeting) {
                   auto window = must(Window::allocate(world, 4096));
                   auto proxy = must(DeviceProxy::open(window, patient({.barriers = 1, .barrier_signal = 8})));
                   const device::Window kernel = proxy.handle();
                   if (world.rank() == 1) {
                     EXPECT_TRUE(kernel.signal(0, {0}).ok());
-                    EXPECT_EQ(kernel.wait_signal(0, device::Comparison::equal, 1), device::Status::ok);
+                    while (meeting.notes[0] == 0) std::this_thread::yield();
                     ::raise(SIGKILL);
                   }
                   EXPECT_EQ(kernel.wait_signal(0, device::Comparison::equal, 1), device::Status::ok);
                   EXPECT_TRUE(kernel.signal(1, {0}).ok());
+                  EXPECT_EQ(kernel.quiet(), device::Status::ok);
+                  meeting.notes[0] = 1;
                   EXPECT_EQ(kernel.wait_signal(1, device::Comparison::equal, 1, 1), device::Status::peer_lost);
                   const Error error = std::move(proxy.status().error());
                   EXPECT_EQ(error.status(), Status::peer_lost);

@@ -18,55 +18,57 @@ constexpr std::uint64_t kSignals = 20'000;
 constexpr std::uint64_t kSignals = 100'000;
 #endif
 
-/// Each thread has a signal and a place of its own. A value that is there before its signal is fine; a signal before
-/// its value is not.
+/// Each thread has a signal of its own, and each put a word: when a signal has come so far, so many words are there.
+constexpr std::size_t kSignalBytes = kSignals * sizeof(std::uint64_t);
+
 void many_threads(Node& node, std::uint32_t threads, std::uint64_t each) {
+  const auto place = [&](std::uint32_t thread, std::uint64_t value) { return (thread * each + value - 1) * 8; };
   if (node.world.rank() == 0) {
     std::vector<std::thread> kernels;
     for (std::uint32_t thread = 0; thread < threads; ++thread) {
       kernels.emplace_back([&, thread] {
         const device::Window kernel = node.kernel.on_ring(thread);
         for (std::uint64_t value = 1; value <= each; ++value) {
-          const device::Ticket ticket = kernel.put_signal(1, thread * 64, &value, sizeof value, {thread});
-          ASSERT_TRUE(ticket.ok());
+          ASSERT_TRUE(kernel.put_signal(1, place(thread, value), &value, sizeof value, {thread}).ok());
         }
         EXPECT_EQ(kernel.quiet(), device::Status::ok);
       });
     }
     for (auto& kernel : kernels) kernel.join();
     must(node.proxy.status());
-  } else {
-    std::vector<std::uint64_t> last(threads);
-    for (bool all = false; !all;) {
-      all = true;
-      for (std::uint32_t thread = 0; thread < threads; ++thread) {
-        const std::uint64_t signalled = node.kernel.read_signal(thread);
-        const auto* const word = reinterpret_cast<const std::uint64_t*>(node.window.local().data() + thread * 64);
-        const std::uint64_t value = __atomic_load_n(word, __ATOMIC_RELAXED);
-        ASSERT_GE(value, signalled) << "a signal before its data";
-        ASSERT_GE(signalled, last[thread]);
-        ASSERT_LE(signalled, each) << "a signal more than there were";
-        last[thread] = signalled;
-        all &= signalled == each;
+    return;
+  }
+  std::vector<std::uint64_t> last(threads);
+  for (bool all = false; !all; std::this_thread::yield()) {
+    all = true;
+    for (std::uint32_t thread = 0; thread < threads; ++thread) {
+      const std::uint64_t signalled = node.kernel.read_signal(thread);
+      ASSERT_LE(signalled, each) << "a signal more than there were";
+      while (last[thread] < signalled) {
+        std::uint64_t found = 0;
+        std::memcpy(&found, node.window.local().data() + place(thread, ++last[thread]), sizeof found);
+        ASSERT_EQ(found, last[thread]) << "a signal before its data";
       }
-      std::this_thread::yield();
+      all &= signalled == each;
     }
   }
 }
 
 TEST(DeviceOrder, PutSignalsFromEightThreadsOverFourRings) {
   run_proxied(
-      2, 4096, patient({.rings = 4, .depth = 128, .threads = 2}),
+      2, kSignalBytes, patient({.rings = 4, .depth = 128, .threads = 2}),
       [](Node& node) { many_threads(node, 8, kSignals / 8); }, 4);
 }
 
 TEST(DeviceOrder, PutSignalsFromEightThreadsOnMappedMemory) {
-  run_mapped(2, 4096, patient({.rings = 4, .depth = 128}), [](Node& node) { many_threads(node, 8, kSignals / 8); });
+  run_mapped(2, kSignalBytes, patient({.rings = 4, .depth = 128}),
+             [](Node& node) { many_threads(node, 8, kSignals / 8); });
 }
 
 /// All threads on the smallest ring: it wraps all the time, and is full most of it.
 TEST(DeviceOrder, AFullRingHoldsItsProducersBack) {
-  run_proxied(2, 4096, patient({.rings = 1, .depth = 64}), [](Node& node) { many_threads(node, 4, kSignals / 40); });
+  run_proxied(2, kSignalBytes, patient({.rings = 1, .depth = 64}),
+              [](Node& node) { many_threads(node, 4, kSignals / 40); });
 }
 
 /// A block whose threads put, meet, and leave the signal to one of them.
@@ -210,7 +212,7 @@ class SimulatedPair {
 
 /// k puts without a signal, of any size, then one signal: over four rails, one slow, one killed on the way.
 TEST(DeviceOrder, ASignalIsNeverEarlyWhileARailIsSlowAndAnotherDies) {
-  for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     SimulatedPair pair(seed);
     Random random(seed);
     const device::Window kernel = pair.kernel().on_ring(1);

@@ -1,87 +1,13 @@
-/// The calls of device::Window: see device.cuh.
+/// The operations of device::Window: see device.cuh.
 #pragma once
 
-#include "railyard/device.cuh"
+#include "railyard/device/waits.cuh"
 
 namespace railyard::device {
 
 namespace detail {
-
-RAILYARD_DEVICE bool compares(Word held, Comparison comparison, Word value) {
-  switch (comparison) {
-    case Comparison::equal:
-      return held == value;
-    case Comparison::not_equal:
-      return held != value;
-    case Comparison::less:
-      return held < value;
-    case Comparison::less_equal:
-      return held <= value;
-    case Comparison::greater:
-      return held > value;
-    case Comparison::greater_equal:
-      return held >= value;
-  }
-  return false;
-}
-
 inline constexpr Word kTouched = ~Word{0};  ///< in place of a ticket: the group does it by itself
-
 }  // namespace detail
-
-/// One wait: how long it has lasted, and whether there is any use in going on.
-struct Window::Patience {
-  /// Between two looks at the clock and the proxy's error word: a look costs as much as one at what is waited for.
-  static constexpr std::uint32_t kLooks = 16;
-  /// Between two words to the proxy that somebody waits.
-  static constexpr std::uint32_t kLooksPerCall = 64;
-
-  const Window& window;
-  Operation operation;
-  int peer;
-  std::uint32_t ring;
-  Word subject;
-  Word wanted;
-  std::uint32_t looks = 0;
-  Word start = 0;
-
-  /// After a look that found nothing.
-  RAILYARD_DEVICE Status go_on(Word held) {
-    ++looks;
-    detail::pause(looks);
-    if (looks % kLooks != 0) return Status::ok;
-    const detail::Handle& handle = window.handle_;
-    if (detail::load_system(&handle.error->code) != 0) return Status::error;
-    if (window.has_rank(peer) && detail::load_system(&handle.lost[peer]) != 0) return tell(Status::peer_lost, held);
-    if (operation == Operation::barrier && detail::load_system(&handle.lost[handle.size]) != 0) {
-      return tell(Status::peer_lost, held);
-    }
-    const Word time = detail::now();
-    if (start == 0) start = time;
-    if (looks % kLooksPerCall == 0) {
-      const Word who = window.has_rank(peer) ? static_cast<Word>(peer) + 1 : 0;
-      detail::store_after_release(&handle.attention[ring * 8], (time >> 8) << detail::kRankBits | who);
-    }
-    return time - start < handle.budget ? Status::ok : tell(Status::timeout, held);
-  }
-
- private:
-  /// Keeps it for the host, unless something was kept already.
-  RAILYARD_DEVICE Status tell(Status status, Word held) const {
-    const detail::Handle& handle = window.handle_;
-    if (detail::exchange_local(handle.failure_claim, 0, 1)) {
-      detail::Report* const report = handle.failure;
-      detail::store_after_release(&report->operation, static_cast<Word>(operation));
-      detail::store_after_release(&report->peer, window.has_rank(peer) ? static_cast<Word>(peer) + 1 : 0);
-      detail::store_after_release(&report->ring, ring);
-      detail::store_after_release(&report->subject, subject);
-      detail::store_after_release(&report->wanted, wanted);
-      detail::store_after_release(&report->held, held);
-      detail::store_system(&report->code, static_cast<Word>(status));
-    }
-    return status;
-  }
-};
 
 RAILYARD_DEVICE std::uint32_t Window::my_ring() const {
   if (handle_.ring != detail::Handle::kRingByBlock) return handle_.ring;
@@ -158,6 +84,13 @@ RAILYARD_DEVICE Ticket Window::post(const detail::Command& command, int rank) co
   return Ticket::of(ring, index);
 }
 
+/// The number after that of the ring's last command to the rank, or to any.
+RAILYARD_DEVICE detail::Word Window::last_posted(std::uint32_t ring, int rank) const {
+  if (rank == kAnyRank) return detail::load_local(&handle_.tails[ring].tail);
+  return detail::load_local(
+      &handle_.posted[static_cast<std::uint64_t>(ring) * handle_.size + static_cast<std::uint32_t>(rank)]);
+}
+
 RAILYARD_DEVICE detail::Word Window::completed(std::uint32_t ring) const {
   const Word completed = detail::load_system(&handle_.progress[ring].completed);
   detail::raise_local(&handle_.tails[ring].completed, completed);
@@ -180,9 +113,7 @@ RAILYARD_DEVICE bool Window::may_touch(const detail::Command& command, int rank)
   if (command.has_signal && (peer.signals == nullptr || command.signal_index >= peer.signal_count)) return false;
   if (command.has_counter && command.counter_index >= handle_.counter_count) return false;
   const std::uint32_t ring = my_ring();
-  return is_complete(
-      ring, detail::load_local(
-                &handle_.posted[static_cast<std::uint64_t>(ring) * handle_.size + static_cast<std::uint32_t>(rank)]));
+  return is_complete(ring, last_posted(ring, rank));
 }
 
 /// By the leader, after the group has copied.
@@ -320,6 +251,7 @@ RAILYARD_DEVICE Ticket Window::signal(int rank, SignalUpdate signal) const {
   return submit<scope>(command, rank, nullptr, 0);
 }
 
+<<<<<<< HEAD:include/railyard/device/window_calls.cuh
 RAILYARD_DEVICE std::uint64_t Window::read_signal(std::uint64_t index) const {
   return index < handle_.signal_count ? detail::load_system(&handle_.signals[index]) : 0;
 }
@@ -474,4 +406,6 @@ RAILYARD_DEVICE Status Window::barrier(std::uint32_t id) const {
   return static_cast<Status>(Group::share(static_cast<Word>(status)));
 }
 
+=======
+>>>>>>> proxy:include/railyard/device/operations.cuh
 }  // namespace railyard::device

@@ -1,0 +1,126 @@
+/// A proxy for kernels of a GPU, on the double of the driver: what kernels share lies in device memory, host memory is
+/// pinned. A thread plays the kernel; as the double's device memory is not for the processor, it has a copy of it.
+#if defined(RAILYARD_CUDA_DOUBLE)
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "device_world.hpp"
+
+namespace railyard {
+namespace {
+
+/// The program's own use of the driver.
+class ProgramMemory {
+ public:
+  explicit ProgramMemory(std::size_t bytes) : bytes_(bytes), library_(::dlopen(RAILYARD_CUDA_DOUBLE, RTLD_NOW)) {
+    EXPECT_NE(library_, nullptr) << ::dlerror();
+    void* context = nullptr;
+    EXPECT_EQ(call<int(unsigned)>("cuInit")(0), 0);
+    EXPECT_EQ(call<int(void**, int)>("cuDevicePrimaryCtxRetain")(&context, 0), 0);
+    EXPECT_EQ(call<int(void*)>("cuCtxSetCurrent")(context), 0);
+    EXPECT_EQ(call<int(unsigned long long*, std::size_t)>("cuMemAlloc_v2")(&address_, bytes), 0);
+  }
+  ~ProgramMemory() { EXPECT_EQ(call<int(unsigned long long)>("cuMemFree_v2")(address_), 0); }
+  ProgramMemory(const ProgramMemory&) = delete;
+  ProgramMemory& operator=(const ProgramMemory&) = delete;
+
+  std::span<std::byte> memory() const { return {reinterpret_cast<std::byte*>(address_), bytes_}; }
+  void read(void* to) const {
+    EXPECT_NE(call<int(void*, const void*, std::size_t)>("cuda_double_peek")(to, memory().data(), bytes_), 0);
+  }
+
+ private:
+  template <typename Function>
+  Function* call(const char* name) const {
+    return reinterpret_cast<Function*>(::dlsym(library_, name));
+  }
+
+  std::size_t bytes_;
+  void* library_;
+  unsigned long long address_ = 0;
+};
+
+struct AlignedFree {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+
+/// The handle as the kernel would see it, with device memory where this thread can touch it.
+class KernelView {
+ public:
+  KernelView(const device::Window& window, const ProgramMemory& shared)
+      : copy_(static_cast<std::byte*>(std::aligned_alloc(128, shared.memory().size()))), handle_(window.handle()) {
+    shared.read(copy_.get());
+    const auto move = [&](auto*& pointer) {
+      const auto at =
+          reinterpret_cast<std::uintptr_t>(pointer) - reinterpret_cast<std::uintptr_t>(shared.memory().data());
+      ASSERT_LT(at, shared.memory().size());
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(copy_.get() + at);
+    };
+    move(handle_.tails);
+    move(handle_.posted);
+    move(handle_.peers);
+    move(handle_.barriers);
+    move(handle_.failure_claim);
+  }
+  device::Window window() const { return device::Window(handle_); }
+
+ private:
+  std::unique_ptr<std::byte, AlignedFree> copy_;
+  device::detail::Handle handle_;
+};
+
+void exchange(bool atomics) {
+  run_processes(2, [&](World& world, ProcessMeeting&) {
+    auto window = must(Window::allocate(world, 1 << 20));
+    DeviceOptions options = patient({.rings = 4, .barriers = 1, .barrier_signal = 8});
+    options.device = 0;
+    options.host_atomics = atomics;
+    {
+      const ProgramMemory shared(DeviceProxy::device_bytes(window, options));
+      EXPECT_FALSE(DeviceProxy::open(window, options)) << "no device memory";
+      options.device_memory = shared.memory();
+      auto proxy = must(DeviceProxy::open(window, options));
+      const KernelView view(proxy.handle(), shared);
+      const device::Window kernel = view.window();
+      const int peer = 1 - world.rank();
+      EXPECT_NE(kernel.handle().peers[peer].data, nullptr);
+      EXPECT_EQ(kernel.handle().peers[peer].signals != nullptr, atomics);
+      must(window.barrier());
+      const auto sent = device_pattern(5000, 1 + static_cast<std::uint64_t>(world.rank()));
+      const auto expected = device_pattern(5000, 1 + static_cast<std::uint64_t>(peer));
+      EXPECT_EQ(kernel.put(peer, 0, sent.data(), 5000).number(), 0U) << "by the kernel itself";
+      EXPECT_TRUE(kernel.put_counter(peer, 8000, sent.data(), 100, {3}).ok());
+      EXPECT_TRUE(kernel.put_signal(peer, 6000, sent.data(), 1000, {0}).ok());
+      EXPECT_EQ(kernel.wait_counter(3, 1), device::Status::ok);
+      EXPECT_EQ(kernel.wait_signal(0, device::Comparison::equal, 1), device::Status::ok);
+      EXPECT_TRUE(device_holds(window, 0, expected));
+      EXPECT_TRUE(device_holds(window, 8000, std::span(expected).first(100)));
+      EXPECT_TRUE(device_holds(window, 6000, std::span(expected).first(1000)));
+      // A source in the window, by the address that kernels know it by.
+      EXPECT_TRUE(kernel.put_signal(peer, 100'000, kernel.local(), 5000, {1}).ok());
+      EXPECT_EQ(kernel.wait_signal(1, device::Comparison::equal, 1), device::Status::ok);
+      EXPECT_TRUE(device_holds(window, 100'000, sent)) << "what the peer got from here";
+      EXPECT_EQ(kernel.barrier(), device::Status::ok);
+      EXPECT_EQ(proxy.commands() == 0, atomics);
+      EXPECT_EQ(kernel.with_budget(1'000'000).wait_counter(9, 1), device::Status::timeout);
+      EXPECT_EQ(proxy.status().status(), Status::timeout);
+      proxy.resume();
+      must(proxy.status());
+      must(window.barrier());
+      must(proxy.close());
+    }
+    must(window.close());
+  });
+}
+
+TEST(DeviceDriver, KernelsWriteDataAndTheProxySignals) { exchange(false); }
+TEST(DeviceDriver, WithHostAtomicsKernelsDoBoth) { exchange(true); }
+
+}  // namespace
+}  // namespace railyard
+
+#endif
