@@ -202,7 +202,7 @@ RAILYARD_DEVICE Status Window::run_barrier(std::uint32_t id) const {
     state.told = 0;
     state.round = 0;
   }
-  for (; state.round < handle_.barrier_rounds; ++state.round, state.told = 0) {
+  for (; handle_.barrier_rounds > state.round; ++state.round, state.told = 0) {
     const auto distance = static_cast<std::uint32_t>(1u << state.round);
     const int to = static_cast<int>((handle_.rank + distance) % handle_.size);
     const int from = static_cast<int>((handle_.rank + handle_.size - distance) % handle_.size);
