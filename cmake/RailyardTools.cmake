@@ -56,15 +56,19 @@ endforeach()
 
 # Examples in CUDA, where its compiler is.
 find_program(RAILYARD_NVCC nvcc HINTS /usr/local/cuda/bin DOC "The CUDA compiler, for examples in kernels")
+file(GLOB device_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/include/railyard/device.cuh
+  ${CMAKE_CURRENT_SOURCE_DIR}/include/railyard/device/*)
 file(GLOB kernel_examples CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/examples/[0-9][0-9]-*/main.cu)
 foreach(source IN LISTS kernel_examples)
   get_filename_component(folder ${source} DIRECTORY)
   get_filename_component(name ${folder} NAME)
   if(RAILYARD_NVCC)
-    add_custom_command(OUTPUT example-${name}
-      COMMAND ${RAILYARD_NVCC} -std=c++20 -arch=native -I ${CMAKE_CURRENT_SOURCE_DIR}/include ${source} -o example-${name}
-              $<TARGET_FILE:railyard> -Xlinker -rpath -Xlinker $<TARGET_FILE_DIR:railyard>
-      DEPENDS railyard ${source} ${CMAKE_CURRENT_SOURCE_DIR}/include/railyard/device.cuh)
-    add_custom_target(example-${name}-program ALL DEPENDS example-${name})
+    set(program ${CMAKE_BINARY_DIR}/bin/example-${name})
+    add_custom_command(OUTPUT ${program}
+      COMMAND ${RAILYARD_NVCC} -std=c++20 -O2 -gencode arch=compute_80,code=[compute_80,sm_80]
+              -gencode arch=compute_90,code=sm_90 -I ${CMAKE_CURRENT_SOURCE_DIR}/include ${source} -o ${program}
+              -L $<TARGET_FILE_DIR:railyard> -lrailyard -Xlinker -rpath=$<TARGET_FILE_DIR:railyard>
+      DEPENDS railyard ${source} ${device_headers})
+    add_custom_target(example-${name}-program ALL DEPENDS ${program})
   endif()
 endforeach()
