@@ -42,11 +42,15 @@ TEST(DriverTest, IsFoundWhenItIsWanted) { EXPECT_EQ(run_again("--driver=wanted",
 
 TEST(DriverTest, IsNotLoadedForAPointer) { EXPECT_EQ(run_again("--driver=loaded", {kWithDouble}), kDriverNone); }
 
-TEST(DriverTest, ThatTheProgramLoadedServesForAPointer) { EXPECT_EQ(run_again("--driver=brought", {}), kDriverFound); }
+TEST(DriverTest, ThatTheProgramStartedServesForAPointer) {
+  EXPECT_EQ(run_again("--driver=started", {}), kDriverFound);
+  // Before there can be no device memory, and to start it would forbid that to children.
+  EXPECT_EQ(run_again("--driver=brought", {}), kDriverNone);
+}
 
 TEST(DriverTest, IsNotUsedWhereItIsOff) {
   EXPECT_EQ(run_again("--driver=wanted", {kWithDouble, "RAILYARD_GPU=off"}), kDriverNone);
-  EXPECT_EQ(run_again("--driver=brought", {"RAILYARD_GPU=off"}), kDriverNone);
+  EXPECT_EQ(run_again("--driver=started", {"RAILYARD_GPU=off"}), kDriverNone);
 }
 
 TEST(DriverTest, NoGpuOrNoLibraryIsNoTrouble) {

@@ -21,7 +21,11 @@ int ask_for_driver(std::string_view how) {
     if (level != railyard::LogLevel::debug) quiet = false;
   });
   railyard::set_log_level(railyard::LogLevel::debug);
-  if (how == "brought") gpu::load_gpu();
+  if (how == "brought" || how == "started") gpu::load_gpu();
+  if (how == "started") {
+    auto* const start = reinterpret_cast<int (*)(unsigned)>(::dlsym(RTLD_DEFAULT, "cuInit"));
+    if (start == nullptr || start(0) != 0) return 3;
+  }
   const Driver* const found =
       how == "wanted" ? railyard::accelerator::driver() : railyard::accelerator::loaded_driver();
   const bool again =
