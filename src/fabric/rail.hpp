@@ -285,7 +285,7 @@ struct RailOffer {
   std::string fabric;
   double line_rate = 0;
   bool loopback = false;
-  std::string detail;          ///< what else the driver knows of it, for people
+  std::string detail;  ///< what else the driver knows of it, for people
   std::shared_ptr<void> driver_data;
 };
 
