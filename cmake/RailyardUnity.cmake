@@ -4,7 +4,7 @@
 # Files with a name in their unnamed namespace that another file of their folder has too. tools/lint reads this list.
 set(apart
   plugins/libfabric/queue.cc plugins/nccl/fmt.cc
-  src/bootstrap/server.cc src/bootstrap/supervision.cc src/fabric/ofi/request.cc src/fabric/shm/object.cc src/fabric/sim/outage_faults.cc
+  src/bootstrap/server.cc src/bootstrap/supervision.cc src/fabric/tcp_delivery.cc src/fabric/ofi/request.cc src/fabric/shm/object.cc src/fabric/sim/outage_faults.cc
   src/message/porter_guests.cc src/sim/schedule.cc src/transport/submit.cc src/transport/transmit.cc
   tests/bootstrap/server_core_test.cc tests/fabric/verbs_double_faults_test.cc tests/message/handle_test.cc
   tests/message/schedule_test.cc tests/message/sizes_test.cc

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kShortIdle = 10'000;
 constexpr std::int64_t kLongIdle = 10'000'000;
-constexpr std::int64_t kTurn = 300;
+constexpr std::int64_t kChannelTurn = 300;
 constexpr int kMostAttempts = 100;
 
 }  // namespace
@@ -93,7 +93,7 @@ void ChannelProcesses::pass(std::size_t process) {
 }
 
 void ChannelProcesses::let_time_pass() {
-  if (fabric.anything_ready()) return fabric.advance(kTurn);
+  if (fabric.anything_ready()) return fabric.advance(kChannelTurn);
   if (fabric.step_within(idle_)) {
     idle_ = kShortIdle;
     return;

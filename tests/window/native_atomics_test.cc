@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Settings on_verbs(std::uint32_t rails) {
+Settings verbs_rails(std::uint32_t rails) {
   Settings settings;
   settings.driver = "verbs";
   settings.interfaces = "fake0,fake1";
@@ -27,7 +27,7 @@ WindowOptions native() {
 
 TEST(NativeAtomics, AddUpAndFetchExactly) {
   verbs_double::Network network({.devices = 2});
-  run_ranks(3, on_verbs(2), [](World& world) {
+  run_ranks(3, verbs_rails(2), [](World& world) {
     auto window = Window::allocate(world, 4096, native());
     ASSERT_TRUE(window.ok()) << window.error().text();
     std::vector<std::uint64_t> before(100);
@@ -68,7 +68,7 @@ TEST(NativeAtomics, AddUpAndFetchExactly) {
 
 TEST(NativeAtomics, SayWhatTheyAreNot) {
   verbs_double::Network network({.devices = 1});
-  run_ranks(1, on_verbs(1), [](World& world) {
+  run_ranks(1, verbs_rails(1), [](World& world) {
     auto window = Window::allocate(world, 4096, native());
     ASSERT_TRUE(window.ok()) << window.error().text();
     const auto narrow = window->atomic<std::uint32_t>(0, 8, AtomicOp::add, 1);
@@ -88,7 +88,7 @@ TEST(NativeAtomics, NeedARailThatHasThem) {
 
 TEST(NativeAtomics, OfRanksThatDisagreeAreRefused) {
   verbs_double::Network network({.devices = 1});
-  run_ranks(2, on_verbs(1), [](World& world) {
+  run_ranks(2, verbs_rails(1), [](World& world) {
     WindowOptions options;
     options.native_atomics = world.rank() == 0;
     const auto window = Window::allocate(world, 4096, options);
@@ -100,7 +100,7 @@ TEST(NativeAtomics, OfRanksThatDisagreeAreRefused) {
 TEST(NativeAtomics, OnARailThatIsLostFailAndAreNotRepeated) {
   verbs_double::Network network({.devices = 2});
   // The first device's completions do not come: what it sends takes effect all the same.
-  run_ranks(2, on_verbs(2), [&](World& world) {
+  run_ranks(2, verbs_rails(2), [&](World& world) {
     auto window = Window::allocate(world, 4096, native());
     ASSERT_TRUE(window.ok()) << window.error().text();
     if (world.rank() == 1) {
