@@ -107,10 +107,12 @@ class Driver {
 /// The machine's; null where there is no GPU, no driver, or RAILYARD_GPU=off. Found at the first call, and not before:
 /// a process that never brings device memory never loads it.
 Driver* driver();
-/// The same, if it was found already or the program has started it: a pointer can be device memory only then. Starts
-/// nothing, so that children that are forked later may. A few nanoseconds.
+/// The same, if it was found already, or if `may_have_gpus` has found its library and the program has started it: a
+/// pointer can be device memory only then. Starts nothing, so that children that are forked later may. A few
+/// nanoseconds.
 Driver* loaded_driver();
-/// Whether the program may start a driver that it has not started yet: loads the library on a machine with GPUs.
+/// Whether the program has, or may yet start, a driver: looks for its library, and loads it on a machine with GPUs. For
+/// when something is opened or registered.
 bool may_have_gpus();
 
 }  // namespace railyard::accelerator

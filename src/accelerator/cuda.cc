@@ -194,7 +194,7 @@ Driver* driver() {
 
 Driver* loaded_driver() {
   if (Driver* const found = g_search.found.load(std::memory_order_acquire); found != nullptr) return found;
-  if (g_search.over.load(std::memory_order_relaxed) || is_off() || !cuda::is_started(false)) return nullptr;
+  if (g_search.over.load(std::memory_order_relaxed) || is_off() || !cuda::is_started(cuda::Look::no)) return nullptr;
   return driver();
 }
 
@@ -202,8 +202,8 @@ bool may_have_gpus() {
   if (loaded_driver() != nullptr) return true;
   if (g_search.over.load(std::memory_order_relaxed) || is_off()) return false;
   constexpr const char* kControl = "/dev/nvidiactl";  // there is a GPU of this vendor
-  if (::access(kControl, F_OK) != 0) return cuda::is_loaded();
-  static_cast<void>(cuda::is_started(true));
+  const bool machine_has = ::access(kControl, F_OK) == 0;
+  static_cast<void>(cuda::is_started(machine_has ? cuda::Look::on_the_machine : cuda::Look::in_the_process));
   return cuda::is_loaded();
 }
 

@@ -99,12 +99,13 @@ bool is_loaded() {
   return true;
 }
 
-bool is_started(bool may_load) {
+bool is_started(Look look) {
   // Relaxed: a function's address, the same whoever finds it.
   static std::atomic<Code (*)(int*)> count{nullptr};
   auto* call = count.load(std::memory_order_relaxed);
   if (call == nullptr) {
-    if (!may_load && !is_loaded()) return false;
+    // Looking for a library that is not there searches the file system: not for every message.
+    if (look == Look::no || (look == Look::in_the_process && !is_loaded())) return false;
     const KeepSignals keep;
     void* const object = open_shared_library(kLibraryName);
     if (object == nullptr) return false;

@@ -161,8 +161,10 @@ struct Library {
 
 /// Whether the library is in the process, loaded by whomever.
 bool is_loaded();
-/// Whether the program has started the driver (cuInit). `may_load`: the library, where it is not in the process yet.
-bool is_started(bool may_load);
+/// Where to look for the library, if it was not found yet.
+enum class Look : std::uint8_t { no, in_the_process, on_the_machine };
+/// Whether the program has started the driver (cuInit).
+bool is_started(Look look);
 /// Loads it and starts the driver; signal dispositions stay. An error says what is missing.
 Result<Library> load();
 

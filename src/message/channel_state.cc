@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "accelerator/accelerator.hpp"
 #include "message/context.hpp"
 
 namespace railyard {
@@ -26,6 +27,7 @@ bool ChannelState::reaches(const memory::Region& region) const {
 }
 
 Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byte> memory) {
+  static_cast<void>(accelerator::may_have_gpus());
   const transport::BatonHold hold(engine_.baton());
   if (closed_by_user_.load(std::memory_order_relaxed)) return failure();
   if (registrations_ == message::kMostRegistrations) {

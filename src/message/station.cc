@@ -6,6 +6,7 @@
 #include <thread>
 #include <type_traits>
 
+#include "accelerator/accelerator.hpp"
 #include "base/entropy.hpp"
 #include "base/log.hpp"
 #include "fabric/rail.hpp"
@@ -52,6 +53,7 @@ Result<void> StationState::start() {
   auto porter = message::Porter::open(settings_, steady_clock());
   if (!porter) return std::move(porter.error());
   porter_ = std::move(*porter);
+  static_cast<void>(accelerator::may_have_gpus());  // messages may lie in their memory
   const Identity identity = Identity::make();
   for (std::uint32_t place = 0, count = 1; place < count; ++place) {
     auto rails = fabric::open_rails(settings_);

@@ -26,6 +26,7 @@ int ask_for_driver(std::string_view how) {
     auto* const start = reinterpret_cast<int (*)(unsigned)>(::dlsym(RTLD_DEFAULT, "cuInit"));
     if (start == nullptr || start(0) != 0) return 3;
   }
+  if (how != "wanted" && how != "loaded") static_cast<void>(railyard::accelerator::may_have_gpus());
   const Driver* const found =
       how == "wanted" ? railyard::accelerator::driver() : railyard::accelerator::loaded_driver();
   const bool again =

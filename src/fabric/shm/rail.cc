@@ -431,8 +431,7 @@ std::string ShmRail::describe_error(int error) const {
                                            "a message longer than its receive",
                                            "the link was ended",
                                            "the rail is stopped",
-                                           "the peer cannot map this process's GPU memory (is it on the same GPU "
-                                           "or one that it sees, and may it read this process's memory?)",
+                                           "the peer cannot map this process's GPU memory",
                                            "the GPU failed"};
   static_assert(std::size(kTexts) == kTroubles);
   const bool known = error >= 0 && error < kTroubles;

@@ -145,7 +145,8 @@ void TcpRail::look(std::size_t room) {
   if (none && !active_.empty()) found = read_active(room);
   if (!attempting_.empty() && turn_ % kSetUpLook == 0) look_at_attempts();
   if ((door_waits_ && turn_ % kEpollEvery == 0) || (!unproven_.empty() && turn_ % kSlowLook == 0)) look_at_door();
-  if (!found && !owing_.empty()) {
+  // At once when nothing else comes, and soon where something always does.
+  if (!owing_.empty() && (!found || turn_ % kOwedTurns == 0)) {
     flush_owing();
     flush_dirty();
   }

@@ -65,6 +65,7 @@ class TcpRail final : public Rail {
 
  private:
   static constexpr std::size_t kDepth = 1024;
+  static constexpr unsigned kOwedTurns = 8;    ///< passes after which an acknowledgement leaves that waits for company
   static constexpr unsigned kEpollEvery = 16;  ///< passes between two looks at epoll while connections are active
   static constexpr std::uint64_t kMostIdleGap = 40'000;   ///< ticks between two looks at epoll while none is active
   static constexpr std::uint64_t kMostRareGap = 400'000;  ///< and while there is none
