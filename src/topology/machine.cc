@@ -127,18 +127,14 @@ Error hwloc_error(const std::string& what) {
   return Error(Status::io, fmt::format("hwloc cannot read {}: {}", what, std::strerror(number)));
 }
 
-/// hwloc's PCI plugin keeps some hundred bytes when it is unloaded, and then nobody can say whose they are.
-struct LeaksOfPlugins {
+/// hwloc's PCI plugin keeps some hundred bytes when it is unloaded, and then nobody can say whose they are: not for the
+/// leak checker.
+int load_unchecked(const HwlocLibrary& library, hwloc_topology_t topology) {
 #ifdef __SANITIZE_ADDRESS__
-  LeaksOfPlugins() { __lsan_disable(); }
-  ~LeaksOfPlugins() { __lsan_enable(); }
-#else
-  LeaksOfPlugins() = default;
-  ~LeaksOfPlugins() {}
+  const __lsan::ScopedDisabler not_ours;
 #endif
-  LeaksOfPlugins(const LeaksOfPlugins&) = delete;
-  LeaksOfPlugins& operator=(const LeaksOfPlugins&) = delete;
-};
+  return library.load(topology);
+}
 
 /// `file` empty: this host.
 Result<Machine> read_topology(const std::string& file) {
@@ -157,10 +153,7 @@ Result<Machine> read_topology(const std::string& file) {
   for (const char* const component : kDriverComponents)
     library.set_components(made, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   if (!file.empty() && library.set_xml(made, file.c_str()) != 0) return hwloc_error(what);
-  {
-    const LeaksOfPlugins not_ours;
-    if (library.load(made) != 0) return hwloc_error(what);
-  }
+  if (load_unchecked(library, made) != 0) return hwloc_error(what);
 
   Machine machine;
   for_each_at(library, made, HWLOC_TYPE_DEPTH_PCI_DEVICE,
