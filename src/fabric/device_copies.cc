@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -61,6 +63,34 @@ DeviceCopies::State DeviceCopies::wait(const Ticket& ticket) {
     if (now != State::under_way) return now;
     std::this_thread::yield();
   }
+}
+
+Result<void> DeviceCopies::copy_now(void* to, int to_device, const void* from, int from_device, std::size_t bytes) {
+  const int device = to_device >= 0 ? to_device : from_device;
+  const auto run = [&](void* target, const void* source, std::size_t size) -> Result<void> {
+    auto ticket = copy(device, target, source, size);
+    if (!ticket) return std::move(ticket.error());
+    if (wait(*ticket) == State::done) return {};
+    return Error(Status::io, fmt::format("a copy of {} bytes on GPU {}: the GPU failed", size, device));
+  };
+  if (to_device >= 0 && from_device >= 0) return run(to, from, bytes);
+  std::byte* const bounce = take_bounce();
+  if (bounce == nullptr) return Error(Status::no_memory, "there is no pinned memory to copy through");
+  Result<void> result;
+  for (std::size_t at = 0; at < bytes && result; at += kBounceBytes) {
+    const std::size_t size = std::min(bytes - at, kBounceBytes);
+    auto* const target = static_cast<std::byte*>(to) + at;
+    const auto* const source = static_cast<const std::byte*>(from) + at;
+    if (to_device >= 0) {
+      std::memcpy(bounce, source, size);
+      result = run(target, bounce, size);
+    } else {
+      result = run(bounce, source, size);
+      if (result) std::memcpy(target, bounce, size);
+    }
+  }
+  give_bounce(bounce);
+  return result;
 }
 
 std::byte* DeviceCopies::take_bounce() {

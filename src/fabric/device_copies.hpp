@@ -33,6 +33,10 @@ class DeviceCopies {
   /// Waits, for as long as the device takes.
   State wait(const Ticket& ticket);
 
+  /// Copies and waits. `to_device`, `from_device`: the GPU that side is memory of; -1: host memory, which passes
+  /// through a pinned buffer. Not both -1.
+  Result<void> copy_now(void* to, int to_device, const void* from, int from_device, std::size_t bytes);
+
   /// A pinned buffer of kBounceBytes; null: all are in use, or there is no pinned memory.
   std::byte* take_bounce();
   void give_bounce(std::byte* bounce) { free_.push_back(bounce); }

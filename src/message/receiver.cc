@@ -135,21 +135,7 @@ void Receiver::store(const Request::Place& place, std::uint64_t at, std::span<co
     std::memcpy(to, bytes.data(), bytes.size());
     return;
   }
-  std::byte* const bounce = copies_.take_bounce();
-  for (std::size_t done = 0; bounce != nullptr && done < bytes.size();) {
-    const std::size_t part = std::min(bytes.size() - done, fabric::DeviceCopies::kBounceBytes);
-    std::memcpy(bounce, bytes.data() + done, part);
-    const auto ticket = copies_.copy(place.region->device(), to + done, bounce, part);
-    if (!ticket || copies_.wait(*ticket) != fabric::DeviceCopies::State::done) {
-      copy_failed_ = true;
-      break;
-    }
-    done += part;
-  }
-  if (bounce == nullptr)
-    copy_failed_ = true;
-  else
-    copies_.give_bounce(bounce);
+  copy_failed_ |= !copies_.copy_now(to, place.region->device(), bytes.data(), -1, bytes.size());
 }
 
 /// Finds the message whose first piece is here a place, or a buffer until there is one.

@@ -1,7 +1,6 @@
 /// Memory of GPUs in windows: what this process does to its own part.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "memory/place.hpp"
@@ -19,37 +18,12 @@ Result<void> WindowState::copy_at_home(const char* call, void* to, const void* f
     std::memmove(to, from, bytes);
     return {};
   }
-  const auto failed = [&](const char* why) {
-    return Error(Status::io, fmt::format("{}: a copy of {} bytes on a GPU: {}", call, bytes, why),
-                 {.peer = world_.rank, .operation = call});
-  };
-  const int device = to_device ? to_device->device : from_device->device;
-  fabric::DeviceCopies& copies = world_.copies;
   const std::lock_guard lock(world_.copies_mutex);
-  const auto run = [&](void* target, const void* source, std::size_t size) -> Result<void> {
-    auto ticket = copies.copy(device, target, source, size);
-    if (!ticket) return std::move(ticket.error());
-    if (copies.wait(*ticket) != fabric::DeviceCopies::State::done) return failed("the GPU failed");
-    return {};
-  };
-  if (to_device && from_device) return run(to, from, bytes);
-  std::byte* const bounce = copies.take_bounce();
-  if (bounce == nullptr) return failed("there is no pinned memory");
-  Result<void> result;
-  for (std::size_t at = 0; at < bytes && result; at += fabric::DeviceCopies::kBounceBytes) {
-    const std::size_t size = std::min(bytes - at, fabric::DeviceCopies::kBounceBytes);
-    auto* const target = static_cast<std::byte*>(to) + at;
-    const auto* const source = static_cast<const std::byte*>(from) + at;
-    if (to_device) {
-      std::memcpy(bounce, source, size);
-      result = run(target, bounce, size);
-    } else {
-      result = run(bounce, source, size);
-      if (result) std::memcpy(target, bounce, size);
-    }
-  }
-  copies.give_bounce(bounce);
-  return result;
+  auto copied = world_.copies.copy_now(to, to_device ? to_device->device : -1, from,
+                                       from_device ? from_device->device : -1, bytes);
+  if (copied) return {};
+  return Error(copied.status(), fmt::format("{}: {}", call, copied.error().message()),
+               {.peer = world_.rank, .operation = call});
 }
 
 Result<Ticket> WindowState::put_at_home(const Put& request) {
