@@ -54,7 +54,7 @@ foreach(folder IN LISTS example_folders)
   endif()
 endforeach()
 
-# Examples in CUDA, where its compiler is.
+# Examples in CUDA, where its compiler is. nvcc links without the sanitizers' libraries.
 find_program(RAILYARD_NVCC nvcc HINTS /usr/local/cuda/bin DOC "The CUDA compiler, for examples in kernels")
 file(GLOB device_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/include/railyard/device.cuh
   ${CMAKE_CURRENT_SOURCE_DIR}/include/railyard/device/*)
@@ -62,7 +62,7 @@ file(GLOB kernel_examples CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/examples
 foreach(source IN LISTS kernel_examples)
   get_filename_component(folder ${source} DIRECTORY)
   get_filename_component(name ${folder} NAME)
-  if(RAILYARD_NVCC)
+  if(RAILYARD_NVCC AND NOT RAILYARD_SANITIZE)
     set(program ${CMAKE_BINARY_DIR}/bin/example-${name})
     add_custom_command(OUTPUT ${program}
       COMMAND ${RAILYARD_NVCC} -std=c++20 -O2 -gencode arch=compute_80,code=[compute_80,sm_80]
