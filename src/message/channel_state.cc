@@ -128,15 +128,17 @@ Result<Request*> ChannelState::receive(std::span<const ReceiveSlot> slots, bool 
 }
 
 Result<bool> ChannelState::test(Request* request, std::span<std::uint64_t> sizes) {
-  if (!request->finished()) {
-    context_->try_pass();
-    if (!request->finished()) {
-      const bool lost =
-          failed_.load(std::memory_order_acquire) || request->has_failed() || (request->sends && sends_end());
-      if (!lost) return false;
-      // It may have been done just before the channel failed.
-      if (!request->finished()) return failure();
-    }
+  if (!request->finished()) context_->try_pass();
+  const auto lost = [&] {
+    return failed_.load(std::memory_order_acquire) || request->has_failed() || (request->sends && sends_end());
+  };
+  switch (request->verdict(lost)) {
+    case Request::Verdict::pending:
+      return false;
+    case Request::Verdict::lost:
+      return failure();
+    case Request::Verdict::done:
+      break;
   }
   for (std::size_t i = 0; i < sizes.size() && i < request->count; ++i) sizes[i] = request->sizes[i];
   request->state.store(Request::State::free, std::memory_order_relaxed);

@@ -26,6 +26,15 @@ class Request {
     State expected = State::posted;
     state.compare_exchange_strong(expected, State::failed, std::memory_order_release, std::memory_order_relaxed);
   }
+  enum class Verdict : std::uint8_t { pending, done, lost };
+  /// What the user is told. `lost` says whether it can never be done, as far as the channel knows. Done is looked at
+  /// again after that: the last message and the end of the channel may both arrive in between, in this order.
+  template <typename Lost>
+  Verdict verdict(Lost&& lost) const {
+    if (finished()) return Verdict::done;
+    if (!lost()) return Verdict::pending;
+    return finished() ? Verdict::done : Verdict::lost;
+  }
   bool has_failed() const { return state.load(std::memory_order_acquire) == State::failed; }
   void forget_memory() {
     region.reset();
