@@ -282,6 +282,51 @@ TEST_P(RailContract, AKeyDiesWithItsRegistration) {
   ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::failed) == 1; }));
 }
 
+/// A registration is its own bytes, not their pages: what lies beside them on the same page is out of reach.
+class ExactRange : public TwoRails {
+ protected:
+  static constexpr std::size_t kBegin = 8192 + 100;
+  static constexpr std::size_t kBytes = 1000;
+
+  /// Writes into a fresh registration, `shift` bytes beside it. Returns whether that was refused.
+  bool refused(std::int64_t shift) {
+    PostContext& context = contexts_.emplace_back();
+    auto exact = b_.rail->register_memory(std::span(b_.memory).subspan(kBegin, kBytes), {.remote = true});
+    EXPECT_TRUE(exact.ok()) << exact.error().text();
+    const auto write = [&] {
+      return a_.rail->write({a_.peer, exact->remote_base + static_cast<std::uint64_t>(shift), exact->key},
+                            a_.piece(0, kBytes, kData),
+                            {.delivery_complete = a_.rail->capabilities().delivery_complete}, &context);
+    };
+    EXPECT_EQ(insist(write), Post::posted);
+    EXPECT_TRUE(pump_until([&] { return told(a_, &context) == 1; }));
+    b_.rail->revoke(*exact);
+    return seen(a_, Event::Kind::failed) == 1;
+  }
+  /// One write inside, then one beside.
+  void try_beside(std::int64_t shift) {
+    if (!GetParam().reports_bad_keys) GTEST_SKIP() << "this provider drops such a write and tells nobody";
+    const auto page = std::span(b_.memory).subspan(8192, 4096);
+    std::ranges::fill(page, std::byte{0xa5});
+    std::ranges::fill(a_.memory, std::byte{0x11});
+    ASSERT_FALSE(refused(0));
+    EXPECT_EQ(std::ranges::count(page, std::byte{0x11}), std::ptrdiff_t{kBytes});
+    std::ranges::fill(a_.memory, std::byte{0x22});
+    EXPECT_TRUE(refused(shift));
+    // It may have begun inside.
+    EXPECT_EQ(std::ranges::count(page, std::byte{0xa5}), std::ptrdiff_t{4096 - kBytes});
+  }
+
+ private:
+  std::deque<PostContext> contexts_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Beds, ExactRange, ::testing::ValuesIn(beds()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(ExactRange, OneByteBeforeIsRefused) { try_beside(-1); }
+TEST_P(ExactRange, OneByteAfterIsRefused) { try_beside(1); }
+
 TEST_P(RailContract, RegistersTheSameMemoryManyTimes) {
   std::vector<Registration> registrations;
   for (int round = 0; round < 3; ++round) {
