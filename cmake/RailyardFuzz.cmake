@@ -12,7 +12,7 @@ foreach(source IN LISTS fuzz_sources)
   target_include_directories(${name} PRIVATE src tests)
   target_compile_options(${name} PRIVATE -fsanitize=fuzzer-no-link)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-  target_link_libraries(${name} PRIVATE railyard_compiler railyard fmt::fmt railyard_libfabric_headers)
+  target_link_libraries(${name} PRIVATE railyard_compiler railyard_simulator railyard fmt::fmt railyard_libfabric_headers)
 endforeach()
 # This one has devices of its own.
 file(GLOB verbs_double_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tests/doubles/verbs/*.cc)

@@ -40,7 +40,7 @@ if(NOT RAILYARD_SANITIZE)
     SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS fabric)
 endif()
 
-foreach(layer base accelerator bootstrap fabric memory topology transport window device message telemetry sim c_api tools)
+foreach(layer base accelerator bootstrap fabric memory topology transport window device message sim c_api tools)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/tests/${layer})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc ${folder}/*.c)
   if(NOT sources)
@@ -57,8 +57,8 @@ foreach(layer base accelerator bootstrap fabric memory topology transport window
     RAILYARD_STRICT_PROVIDER_DIR="${strict_provider_directory}"
     RAILYARD_CUDA_DOUBLE="${cuda_double_directory}/libcuda.so.1"
     $<$<BOOL:${RAILYARD_HAVE_PMIX}>:RAILYARD_HAVE_PMIX=1>)
-  target_link_libraries(${layer}_test PRIVATE railyard_compiler verbs-double railyard fmt::fmt railyard_libfabric_headers
-    GTest::gmock GTest::gtest GTest::gtest_main rapidcheck)
+  target_link_libraries(${layer}_test PRIVATE railyard_compiler verbs-double railyard_simulator railyard fmt::fmt
+    railyard_libfabric_headers GTest::gmock GTest::gtest GTest::gtest_main rapidcheck)
   add_dependencies(${layer}_test cuda-double)
   if(TARGET strict-fi)
     add_dependencies(${layer}_test strict-fi)
