@@ -131,14 +131,14 @@ Result<Joining> Context::begin(std::uint32_t service_class, bool shared) {
   hello.service_class = service_class;
   hello.shared_links = shared ? settings_.shared_links : 0;
   hello.flow = *flow;
-  hello.session = static_cast<std::uint32_t>(random_.next());
+  hello.session = random_.next();
   hello.contribution = contribution_;
   return joining;
 }
 
 std::shared_ptr<ChannelState> Context::open_channel(transport::Route& route, std::uint16_t flow,
-                                                    std::uint32_t session_in, std::uint16_t remote_flow,
-                                                    std::uint32_t session_out) {
+                                                    std::uint64_t session_in, std::uint16_t remote_flow,
+                                                    std::uint64_t session_out) {
   const auto peer = find_peer(route.peer);
   auto channel = std::make_shared<ChannelState>(shared_from_this(), peer->rails.size());
   channel->attach(*engine_->open_flow({&route, flow, remote_flow, session_out, session_in, channel.get()}));
@@ -174,7 +174,7 @@ Result<Context::Answer> Context::answer(const Hello& hello) {
     engine_->release_flow(*flow);
     return route.error().copy();
   }
-  const auto session = static_cast<std::uint32_t>(random_.next());
+  const std::uint64_t session = random_.next();
   Answer answer;
   answer.channel = open_channel(**route, *flow, session, hello.flow, hello.session);
   answer.welcome = write_letter(

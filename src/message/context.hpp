@@ -111,8 +111,8 @@ class Context : public std::enable_shared_from_this<Context> {
   Result<transport::Route*> route_for(const Hello& hello, int peer, transport::RouteKey& key);
   static std::shared_ptr<ChannelState> ask_again(Joining& joining, const transport::Route* mine);
   std::uint64_t digest(const transport::Route& route) const;
-  std::shared_ptr<ChannelState> open_channel(transport::Route& route, std::uint16_t flow, std::uint32_t session_in,
-                                             std::uint16_t remote_flow, std::uint32_t session_out);
+  std::shared_ptr<ChannelState> open_channel(transport::Route& route, std::uint16_t flow, std::uint64_t session_in,
+                                             std::uint16_t remote_flow, std::uint64_t session_out);
   std::uint32_t links_shared(std::uint32_t theirs) const;
   void take_calls();
   void touch_lingering();

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t kHelloMagic = 0x6f6c6c65;    // "ello"
 constexpr std::uint32_t kWelcomeMagic = 0x636c6577;  // "welc"
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;
 constexpr std::size_t kMostContribution = 200 * 1024;
 
 void begin(ByteWriter& writer, std::uint32_t magic, const Identity& identity) {
@@ -51,7 +51,7 @@ std::vector<std::byte> write_letter(const Hello& hello) {
   writer.u32(hello.service_class);
   writer.u32(hello.shared_links);
   writer.u16(hello.flow);
-  writer.u32(hello.session);
+  writer.u64(hello.session);
   writer.u32(hello.number);
   writer.u64(hello.instance);
   writer.blob(hello.contribution);
@@ -68,7 +68,7 @@ Result<Hello> read_hello(std::span<const std::byte> bytes) {
   hello.service_class = reader.u32();
   hello.shared_links = reader.u32();
   hello.flow = reader.u16();
-  hello.session = reader.u32();
+  hello.session = reader.u64();
   hello.number = reader.u32();
   hello.instance = reader.u64();
   read_contribution(reader, hello.contribution);
@@ -81,7 +81,7 @@ std::vector<std::byte> write_letter(const Welcome& welcome) {
   begin(writer, kWelcomeMagic, welcome.identity);
   writer.u32(welcome.place);
   writer.u16(welcome.flow);
-  writer.u32(welcome.session);
+  writer.u64(welcome.session);
   writer.u32(welcome.number);
   writer.u64(welcome.instance);
   writer.u64(welcome.digest);
@@ -97,7 +97,7 @@ Result<Welcome> read_welcome(std::span<const std::byte> bytes) {
   welcome.identity = *identity;
   welcome.place = reader.u32();
   welcome.flow = reader.u16();
-  welcome.session = reader.u32();
+  welcome.session = reader.u64();
   welcome.number = reader.u32();
   welcome.instance = reader.u64();
   welcome.digest = reader.u64();

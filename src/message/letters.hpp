@@ -18,7 +18,7 @@ struct Hello {
   std::uint32_t service_class = 0;
   std::uint32_t shared_links = 0;  ///< for each pair of rails; 0: this channel wants its own
   std::uint16_t flow = 0;          ///< what the listener is to call the channel's flow
-  std::uint32_t session = 0;       ///< what its frames must say
+  std::uint64_t session = 0;       ///< what its frames must say
   std::uint32_t number = 0;        ///< which shared links it has already and would rather use
   std::uint64_t instance = 0;      ///< of that route; 0: it has none
   std::vector<std::byte> contribution;
@@ -29,7 +29,7 @@ struct Welcome {
   Identity identity;
   std::uint32_t place = 0;
   std::uint16_t flow = 0;
-  std::uint32_t session = 0;
+  std::uint64_t session = 0;
   std::uint32_t number = 0;    ///< which of the shared links; RouteKey::kPrivate: its own
   std::uint64_t instance = 0;  ///< of the route
   std::uint64_t digest = 0;    ///< of its links' ends

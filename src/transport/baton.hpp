@@ -4,6 +4,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "base/cpu_pause.hpp"
+
 namespace railyard::transport {
 
 class Baton {
@@ -29,7 +31,7 @@ class Baton {
   void pause() {
     for (int spin = 0; spin < 64; ++spin) {
       if (!held_.test(std::memory_order_relaxed)) return;
-      __builtin_ia32_pause();
+      cpu_pause();
     }
     yield();
   }

@@ -265,11 +265,11 @@ void Engine::drop_link(Link& link) {
   rails_[link.rail()]->disconnect(link.remote());
 }
 
-std::uint32_t Engine::session(const Identity& from, const Identity& to) const {
-  // FNV-1a over both identities: not a secret, a check that both ends mean the same two processes.
-  std::uint32_t hash = 2166136261U;
+std::uint64_t Engine::session(const Identity& from, const Identity& to) {
+  // FNV-1a over both identities, which are random and known to the job alone: both ends mean the same two processes.
+  std::uint64_t hash = 14695981039346656037U;
   for (const auto* identity : {&from, &to}) {
-    for (const std::uint8_t byte : identity->bytes) hash = (hash ^ byte) * 16777619U;
+    for (const std::uint8_t byte : identity->bytes) hash = (hash ^ byte) * 1099511628211U;
   }
   return hash;
 }

@@ -75,8 +75,8 @@ struct FlowParts {
   Route* route = nullptr;
   std::uint16_t id = 0;  ///< from `reserve_flow`
   std::uint16_t remote_id = 0;
-  std::uint32_t session_out = 0;
-  std::uint32_t session_in = 0;
+  std::uint64_t session_out = 0;
+  std::uint64_t session_in = 0;
   Inbox* inbox = nullptr;
 };
 
@@ -534,7 +534,7 @@ class Engine {
   void post_receives(std::size_t rail);
   void give_receive(std::size_t rail, memory::Buffer* buffer);
   void give_report(memory::Buffer* buffer);
-  std::uint32_t session(const Identity& from, const Identity& to) const;
+  static std::uint64_t session(const Identity& from, const Identity& to);
 
   // revoke.cc
   void take_back(const std::function<bool(const Operation&)>& chosen);

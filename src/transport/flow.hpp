@@ -63,8 +63,8 @@ struct Flow {
   int peer = -1;
   std::uint16_t id = 0;           ///< what the peer puts into its frames and immediates
   std::uint16_t remote_id = 0;    ///< what the peer calls this flow
-  std::uint32_t session_out = 0;  ///< proves us to the peer
-  std::uint32_t session_in = 0;   ///< proves the peer to us
+  std::uint64_t session_out = 0;  ///< proves us to the peer
+  std::uint64_t session_in = 0;   ///< proves the peer to us
   Route* route = nullptr;
   std::vector<Share> shares;      ///< by the route's links
   Inbox* inbox = nullptr;         ///< null: no messages on this flow

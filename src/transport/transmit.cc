@@ -199,7 +199,6 @@ void Engine::write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, st
   header.limit = grant(flow);
   header.bytes = bytes;
   std::memcpy(frame, &header, sizeof header);
-  std::memset(frame + sizeof header, 0, wire::kRecordsAt - sizeof header);
 }
 
 bool Engine::post_frame(Flow& flow, Operation& operation) {

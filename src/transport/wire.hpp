@@ -14,7 +14,7 @@ namespace railyard::transport::wire {
 static_assert(std::endian::native == std::endian::little, "wire structs are stored as they lie in memory");
 
 inline constexpr std::uint8_t kMagic = 0x52;
-inline constexpr std::uint8_t kVersion = 2;
+inline constexpr std::uint8_t kVersion = 3;
 /// The longest frame. Receive buffers have this size.
 inline constexpr std::size_t kFrameBytes = 4096;
 
@@ -31,15 +31,15 @@ struct FrameHeader {
   std::uint8_t reserved = 0;
   std::uint16_t flow = 0;  ///< the receiver's id of this flow
   std::uint16_t records = 0;
-  std::uint32_t session = 0;  ///< made from both identities: a restarted peer does not match
+  std::uint64_t session = 0;  ///< what both ends agreed on: neither a restarted peer nor a guess matches
   std::uint32_t sequence = 0;
   std::uint32_t acknowledged = 0;  ///< every unit below this has taken effect at the sender of this frame
   std::uint32_t limit = 0;         ///< the receiver of this frame may send units below this
   std::uint32_t bytes = 0;         ///< of the frame, header included
 };
-static_assert(sizeof(FrameHeader) == 28);
+static_assert(sizeof(FrameHeader) == 32);
 /// Records start on an 8-byte boundary.
-inline constexpr std::size_t kRecordsAt = 32;
+inline constexpr std::size_t kRecordsAt = sizeof(FrameHeader);
 
 enum class RecordKind : std::uint8_t {
   put = 1,
