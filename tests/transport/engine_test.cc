@@ -213,9 +213,9 @@ TEST_F(EngineTest, AFailedFlowAnswersForReadsInFlight) {
 TEST_F(EngineTest, MessagesThatDoNotFitAreDroppedAndCounted) {
   open(1);
   rails_[0]->deliver({});
-  auto stranger = frame(0, 1);
-  stranger[8] ^= std::byte{1};  // another session
-  rails_[0]->deliver(stranger);
+  auto alien = frame(0, 1);
+  alien[8] ^= std::byte{1};  // another session
+  rails_[0]->deliver(alien);
   auto nobody = frame(0, 1);
   nobody[4] = std::byte{9};  // a rank that does not exist
   rails_[0]->deliver(nobody);
