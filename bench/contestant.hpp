@@ -12,7 +12,7 @@ namespace railyard::bench {
 
 enum class Test : std::uint8_t { put, get, put_signal, atomic, rate };
 
-/// One measured piece of a test, known to both ranks before it starts. Operation `i` works on slot `i % slots`.
+/// One measured part of a test, known to both ranks before it starts. Operation `i` works on slot `i % slots`.
 struct Round {
   Test test = Test::put;
   std::size_t bytes = 0;     ///< of one operation

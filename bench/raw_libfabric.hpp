@@ -40,7 +40,7 @@ struct InfoCloser {
 };
 
 /// Which interface, in libfabric's words.
-struct RawPlace {
+struct RawDomain {
   std::string provider;
   std::string domain;
   std::string fabric;
@@ -51,13 +51,13 @@ class RawRail final : public Contestant {
   /// Opens an endpoint there and registers both memories (equally long, with their spare bytes), which must outlive it.
   /// `atomics` asks for FI_ATOMIC too and does without where the provider has none. No wait lasts longer than
   /// `timeout_ms`.
-  static Result<std::unique_ptr<RawRail>> open(const RawPlace& place, std::span<std::byte> exposed,
+  static Result<std::unique_ptr<RawRail>> open(const RawDomain& where, std::span<std::byte> exposed,
                                                std::span<std::byte> buffer, bool atomics, std::uint32_t timeout_ms);
 
   /// What the peer's `connect` needs.
   std::vector<std::byte> contribution() const;
   Result<void> connect(std::span<const std::byte> contribution);
-  const RawPlace& place() const { return place_; }
+  const RawDomain& where() const { return where_; }
   bool has_atomics() const { return has_atomics_; }
 
   std::string name() const override;
@@ -72,7 +72,7 @@ class RawRail final : public Contestant {
 
   RawRail() = default;
   Result<void> open_endpoint(bool atomics);
-  Result<void> find_place(bool atomics);
+  Result<void> find_domain(bool atomics);
   Result<void> register_memory(std::span<std::byte> memory, std::uint64_t access, Fid<fid_mr>& registration);
   Result<void> register_all();
   Result<void> keep_receives();
@@ -95,7 +95,7 @@ class RawRail final : public Contestant {
   Result<void> drain();
   std::size_t spare_offset() const { return exposed_.size() - kSpareBytes; }
 
-  RawPlace place_;
+  RawDomain where_;
   std::int64_t timeout_ns_ = 0;
   bool has_atomics_ = false;
   bool uses_receives_ = false;
@@ -124,7 +124,7 @@ class RawRail final : public Contestant {
   std::vector<fi_context2*> free_contexts_;
   std::vector<fi_context2> receive_contexts_;
   std::vector<fi_context2*> free_receives_;
-  std::vector<std::byte> messages_;  ///< a place for each receive
+  std::vector<std::byte> messages_;  ///< a slot for each receive
   std::uint64_t posted_ = 0;
   std::uint64_t completed_ = 0;
   std::uint64_t landed_ = 0;    ///< writes with data that arrived here

@@ -55,7 +55,7 @@ Result<bool> RawRail::post(Kind kind, std::size_t offset, std::size_t bytes) {
   }
   if (code == -FI_EAGAIN) return false;
   if (code != 0) {
-    return Error(Status::rail_failed, fmt::format("bare libfabric on {} {}: post: {}", place_.provider, place_.domain,
+    return Error(Status::rail_failed, fmt::format("bare libfabric on {} {}: post: {}", where_.provider, where_.domain,
                                                   fabric::ofi::library().strerror(static_cast<int>(-code))));
   }
   free_contexts_.pop_back();
@@ -92,10 +92,10 @@ Error RawRail::queue_error() {
   fi_cq_err_entry entry{};
   if (fi_cq_readerr(queue_.get(), &entry, 0) < 0) {
     return Error(Status::rail_failed,
-                 fmt::format("bare libfabric on {} {}: the queue failed", place_.provider, place_.domain));
+                 fmt::format("bare libfabric on {} {}: the queue failed", where_.provider, where_.domain));
   }
   return Error(Status::rail_failed,
-               fmt::format("bare libfabric on {} {}: completion: {}: {}", place_.provider, place_.domain,
+               fmt::format("bare libfabric on {} {}: completion: {}: {}", where_.provider, where_.domain,
                            fabric::ofi::library().strerror(entry.err),
                            fi_cq_strerror(queue_.get(), entry.prov_errno, entry.err_data, nullptr, 0)));
 }
@@ -109,8 +109,8 @@ Result<void> RawRail::poll_until(const char* what, Condition done) {
     const std::int64_t now = now_ns();
     if (give_up_at == 0) give_up_at = now + timeout_ns_;
     if (now > give_up_at) {
-      return Error(Status::timeout, fmt::format("bare libfabric on {} {}: waited {} s for {}", place_.provider,
-                                                place_.domain, timeout_ns_ / 1'000'000'000, what));
+      return Error(Status::timeout, fmt::format("bare libfabric on {} {}: waited {} s for {}", where_.provider,
+                                                where_.domain, timeout_ns_ / 1'000'000'000, what));
     }
   }
   return {};
@@ -186,7 +186,7 @@ Result<void> RawRail::fetch_loop(const Round& round) {
     std::memcpy(&before, buffer_.data(), round.bytes);
     if (before != i) {
       return Error(Status::rail_failed, fmt::format("bare libfabric on {} {}: fetch-add {} returned {}",
-                                                    place_.provider, place_.domain, i, before));
+                                                    where_.provider, where_.domain, i, before));
     }
   }
   return {};

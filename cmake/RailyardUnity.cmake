@@ -5,7 +5,7 @@
 set(apart
   plugins/libfabric/queue.cc plugins/nccl/fmt.cc
   src/bootstrap/server.cc src/bootstrap/supervision.cc src/fabric/tcp_delivery.cc src/fabric/ofi/request.cc src/fabric/shm/object.cc src/fabric/sim/outage_faults.cc
-  src/message/porter_guests.cc src/sim/schedule.cc src/transport/submit.cc src/transport/transmit.cc
+  src/message/rendezvous_inbound.cc src/sim/schedule.cc src/transport/submit.cc src/transport/transmit.cc
   tests/bootstrap/server_core_test.cc tests/fabric/verbs_double_faults_test.cc tests/message/handle_test.cc
   tests/message/schedule_test.cc tests/message/sizes_test.cc
   tests/window/shared_memory_rail_test.cc tests/window/window_test.cc
@@ -23,10 +23,10 @@ function(railyard_unite target)
     if(NOT path MATCHES "\\.cc$" OR path IN_LIST apart)
       continue()
     endif()
-    # Each kind of the porter's tests has a bed of its own.
-    string(REGEX MATCH "/porter[^/]*$" kind ${path})
+    # Each kind of the rendezvous tests has a bed of its own.
+    string(REGEX MATCH "/rendezvous[^/]*$" kind ${path})
     if(kind)
-      set(kind porter)
+      set(kind rendezvous)
     endif()
     math(EXPR index "${number} / ${files_together}")
     math(EXPR number "${number} + 1")

@@ -17,9 +17,9 @@ namespace {
 
 using namespace railyard::bench;
 
-/// Before the station opens: its threads inherit both. One of theirs that held the engine at a lower priority than the
+/// Before the context opens: its threads inherit both. One of theirs that held the engine at a lower priority than the
 /// caller's would never get on.
-void take_place(const Options& options, int rank) {
+void take_core(const Options& options, int rank) {
   if (!options.cpus.empty()) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -58,7 +58,7 @@ void allow_descriptors() {
 }
 
 void count(Figures& figures, Side& side, const std::string& when) {
-  const auto statistics = side.station().statistics();
+  const auto statistics = side.context().statistics();
   const FabricObjects objects = fabric_objects();
   double links = 0;
   for (const auto& engine : statistics.engines) {
@@ -77,15 +77,15 @@ Figures measure(Side& side) {
   if (test == "latency") return measure_latency(side);
   if (test == "stream") return measure_stream(side);
   if (test == "fairness") return measure_fairness(side);
-  if (test == "mouse") return measure_mouse(side);
+  if (test == "interference") return measure_interference(side);
   return {};
 }
 
 Figures run_rank(const Options& options, Shared& shared, int rank) {
-  take_place(options, rank);
+  take_core(options, rank);
   Side side(options, shared, rank);
   const double line_before = side.line();
-  side.open_station();
+  side.open_context();
   const double connect_us = side.connect();
   Figures figures = measure(side);
   figures["connect_us"] = connect_us;
@@ -95,7 +95,7 @@ Figures run_rank(const Options& options, Shared& shared, int rank) {
   figures["close_us"] = side.close_channels();
   side.wait_for_end();
   count(figures, side, "closed");
-  side.close_station();
+  side.close_context();
   const FabricObjects left = fabric_objects();
   figures["left_endpoints"] = static_cast<double>(left.endpoints);
   figures["left_queues"] = static_cast<double>(left.queues);
@@ -120,16 +120,16 @@ int main(int argc, char** argv) {
   count_fabric_objects();
   Options options;
   CLI::App app("One measurement of channels between two processes: bench/channels/README.md");
-  app.add_option("test", options.test, "latency, stream, fairness, mouse or count")
+  app.add_option("test", options.test, "latency, stream, fairness, interference or count")
       ->required()
-      ->check(CLI::IsMember({"latency", "stream", "fairness", "mouse", "count"}));
+      ->check(CLI::IsMember({"latency", "stream", "fairness", "interference", "count"}));
   app.add_option("--channels", options.channels, "open channels")->check(CLI::Range(std::size_t{1}, kMostChannels));
   app.add_option("--streams", options.streams, "channels that carry traffic")
       ->check(CLI::Range(std::size_t{1}, kMostChannels));
   app.add_flag("--all", options.all, "all of them do");
   app.add_option("--bytes", options.bytes, "of a message")->check(CLI::Range(1U, 1U << 30U));
   app.add_option("--depth", options.depth, "messages of a stream under way")->check(CLI::Range(1U, 128U));
-  app.add_flag("--thread", options.thread, "the elephant has a thread of its own");
+  app.add_flag("--thread", options.thread, "the bulk stream has a thread of its own");
   app.add_option("--over", options.over, "memory or tcp")->check(CLI::IsMember({"memory", "tcp"}));
   app.add_option("--rails", options.rails, "tcp rails")->check(CLI::Range(1U, 16U));
   app.add_option("--set", options.settings, "NAME=VALUE: a setting of both processes");
@@ -141,7 +141,7 @@ int main(int argc, char** argv) {
   app.add_option("--patience", options.patience, "seconds after which it gives up");
   CLI11_PARSE(app, argc, argv);
   if (options.streams > options.channels) options.channels = options.streams;
-  if (options.test == "mouse" && options.channels < 2) options.channels = 2;
+  if (options.test == "interference" && options.channels < 2) options.channels = 2;
 
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("no memory");

@@ -11,14 +11,14 @@ namespace {
 
 constexpr int kLineTrips = 2000;
 constexpr std::int64_t kMostWait = 20'000'000'000;  ///< nanoseconds for one channel or for the end
-constexpr std::int64_t kMostFarewell = 2'000'000'000;
+constexpr std::int64_t kMostDisconnectWait = 2'000'000'000;
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-/// Lets the station's thread go on, which may share this core.
+/// Lets the context's thread go on, which may share this core.
 template <typename Done>
 void wait_until(const char* what, Done&& done) {
   const std::int64_t until = now() + kMostWait;
@@ -59,8 +59,8 @@ Side::Side(const Options& options, Shared& shared, int rank) : options_(options)
 
 void Side::meet() {
   const auto me = static_cast<std::size_t>(rank_);
-  shared_.arrivals[me].store(++meetings_);
-  wait_until("a meeting", [&] { return shared_.arrivals[1 - me].load() >= meetings_; });
+  shared_.arrivals[me].store(++barriers_);
+  wait_until("a barrier", [&] { return shared_.arrivals[1 - me].load() >= barriers_; });
 }
 
 double Side::line() {
@@ -78,13 +78,13 @@ double Side::line() {
   return taken;
 }
 
-void Side::open_station() { station_ = must(Station::open(settings_of(options_))); }
+void Side::open_context() { context_ = must(Context::open(settings_of(options_))); }
 
 std::unique_ptr<Channel> Side::connect_one() {
   Handle handle = shared_.handle;
   std::unique_ptr<Channel> channel;
   wait_until("a channel", [&] {
-    channel = must(station_->connect(handle));
+    channel = must(context_->connect(handle));
     return channel != nullptr;
   });
   const std::uint32_t before = static_cast<std::uint32_t>(channels_.size());
@@ -105,7 +105,7 @@ std::unique_ptr<Channel> Side::accept_one(Listener& listener) {
 double Side::connect() {
   std::unique_ptr<Listener> listener;
   if (rank_ == 1) {
-    listener = must(station_->listen());
+    listener = must(context_->listen());
     shared_.handle = listener->handle();
   }
   meet();
@@ -128,9 +128,9 @@ double Side::close_channels() {
 }
 
 void Side::wait_for_end() {
-  wait_until("the end of all routes", [&] { return station_->statistics().routes == 0; });
+  wait_until("the end of all routes", [&] { return context_->statistics().routes == 0; });
   // What the peer had connected ends when its word of it is here.
-  const std::int64_t until = now() + kMostFarewell;
+  const std::int64_t until = now() + kMostDisconnectWait;
   while (fabric_objects().endpoints != 0 && now() < until) sched_yield();
   meet();
 }

@@ -24,7 +24,7 @@ struct Options {
   std::size_t bytes = 8;
   std::uint32_t depth = 8;  ///< messages of a stream under way on one channel
   std::uint32_t streams = 1;
-  bool thread = false;  ///< the elephant has a thread of its own
+  bool thread = false;  ///< the bulk channel has a thread of its own
   std::string over = "memory";
   std::uint32_t rails = 1;
   std::vector<std::string> settings;
@@ -37,7 +37,7 @@ struct Options {
 
 /// What both processes have from the start.
 struct Shared {
-  std::array<std::atomic<std::uint32_t>, 2> arrivals{};  ///< at meetings
+  std::array<std::atomic<std::uint32_t>, 2> arrivals{};  ///< at barriers
   Handle handle;
   std::atomic<std::uint32_t> accepted{0};
   std::atomic<bool> over{false};                                 ///< of the phase under way
@@ -80,17 +80,17 @@ class Side {
   /// Nanoseconds of a cache line from one core to the other, one way. Both sides call it.
   double line();
 
-  void open_station();
+  void open_context();
   /// Connects all channels; microseconds of one, the median.
   double connect();
   Channel& channel(std::size_t index) { return *channels_[index]; }
   std::size_t channels() const { return channels_.size(); }
   /// Microseconds until all channels are closed.
   double close_channels();
-  /// Waits until the station has no route left.
+  /// Waits until the context has no route left.
   void wait_for_end();
-  Station& station() { return *station_; }
-  void close_station() { station_.reset(); }
+  Context& context() { return *context_; }
+  void close_context() { context_.reset(); }
 
  private:
   std::unique_ptr<Channel> connect_one();
@@ -99,9 +99,9 @@ class Side {
   const Options& options_;
   Shared& shared_;
   const int rank_;
-  std::uint32_t meetings_ = 0;
+  std::uint32_t barriers_ = 0;
   std::uint64_t lines_ = 0;
-  std::unique_ptr<Station> station_;
+  std::unique_ptr<Context> context_;
   std::vector<std::unique_ptr<Channel>> channels_;
 };
 

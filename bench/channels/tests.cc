@@ -11,7 +11,7 @@
 namespace railyard::bench {
 namespace {
 
-constexpr std::size_t kMouse = 8;
+constexpr std::size_t kLatencyBytes = 8;
 
 double at(std::vector<std::int64_t>& times, double part) {
   if (times.empty()) return 0;
@@ -207,13 +207,13 @@ Figures measure_fairness(Side& side) {
 
 namespace {
 
-/// The elephant of a mouse test: driven by the mouse's thread, or by its own.
-class Elephant {
+/// The bulk stream of an interference test: driven by the thread of the latency-sensitive channel, or by its own.
+class BulkStream {
  public:
-  explicit Elephant(Side& side)
+  explicit BulkStream(Side& side)
       : stream_(side.channel(1), side.options().bytes, side.options().depth, side.rank() == 0),
         own_thread_(side.options().thread) {}
-  ~Elephant() { stop(); }
+  ~BulkStream() { stop(); }
 
   void start() {
     if (!own_thread_) return;
@@ -239,55 +239,55 @@ class Elephant {
   std::thread thread_;
 };
 
-void echo_mouse(Side& side, Echo& echo, Elephant& elephant, bool beside) {
+void echo_beside_bulk(Side& side, Echo& echo, BulkStream& bulk, bool beside) {
   Phase phase(side);
-  if (beside) elephant.start();
+  if (beside) bulk.start();
   while (!side.shared().over.load(std::memory_order_acquire)) {
     echo.step();
-    if (beside) elephant.step();
+    if (beside) bulk.step();
   }
-  elephant.stop();
-  const auto arrived = [&](std::size_t i) { return i == 0 ? echo.trips() : elephant.stream().done(); };
+  bulk.stop();
+  const auto arrived = [&](std::size_t i) { return i == 0 ? echo.trips() : bulk.stream().done(); };
   while (!phase.over(2, arrived)) {
     echo.step();
-    elephant.stream().step(true);
+    bulk.stream().step(true);
   }
 }
 
-/// Megabytes per second of the elephant.
-double ping_mouse(Side& side, Pinger& pinger, Elephant& elephant, bool beside) {
+/// Megabytes per second of the bulk channel.
+double ping_beside_bulk(Side& side, Pinger& pinger, BulkStream& bulk, bool beside) {
   Phase phase(side);
-  const std::uint64_t before = elephant.stream().done();
-  if (beside) elephant.start();
+  const std::uint64_t before = bulk.stream().done();
+  if (beside) bulk.start();
   while (phase.on()) {
     pinger.step(true);
-    if (beside) elephant.step();
+    if (beside) bulk.step();
   }
-  elephant.stop();
-  const double rate = megabytes(elephant.stream().done() - before, side.options().bytes, phase.taken());
-  while (!pinger.step(false) || elephant.stream().done() < elephant.stream().begun()) elephant.stream().step(false);
-  phase.end(2, [&](std::size_t i) { return i == 0 ? pinger.trips() : elephant.stream().done(); });
+  bulk.stop();
+  const double rate = megabytes(bulk.stream().done() - before, side.options().bytes, phase.taken());
+  while (!pinger.step(false) || bulk.stream().done() < bulk.stream().begun()) bulk.stream().step(false);
+  phase.end(2, [&](std::size_t i) { return i == 0 ? pinger.trips() : bulk.stream().done(); });
   return rate;
 }
 
 }  // namespace
 
-Figures measure_mouse(Side& side) {
+Figures measure_interference(Side& side) {
   const Options& options = side.options();
-  if (side.channels() < 2) fail("a mouse test takes two channels: --channels 2");
-  Elephant elephant(side);
+  if (side.channels() < 2) fail("an interference test takes two channels: --channels 2");
+  BulkStream bulk(side);
   if (side.rank() == 1) {
-    Echo echo(side.channel(0), kMouse);
+    Echo echo(side.channel(0), kLatencyBytes);
     for (std::uint32_t round = 0; round <= 2 * options.rounds; ++round)
-      echo_mouse(side, echo, elephant, round % 2 == 0);
+      echo_beside_bulk(side, echo, bulk, round % 2 == 0);
     side.meet();
     return {};
   }
-  Pinger pinger(side.channel(0), kMouse);
+  Pinger pinger(side.channel(0), kLatencyBytes);
   std::vector<std::int64_t> times[2];
   std::vector<double> rates;
   for (std::uint32_t round = 0; round <= 2 * options.rounds; ++round) {
-    const double rate = ping_mouse(side, pinger, elephant, round % 2 == 0);
+    const double rate = ping_beside_bulk(side, pinger, bulk, round % 2 == 0);
     auto& into = times[round % 2];
     if (round > 0) into.insert(into.end(), pinger.times().begin(), pinger.times().end());
     if (round > 0 && round % 2 == 0) rates.push_back(rate);

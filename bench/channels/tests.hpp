@@ -17,6 +17,6 @@ Figures measure_stream(Side& side);
 /// Equal streams on `streams` channels: how equal are they?
 Figures measure_fairness(Side& side);
 /// A ping-pong of 8 bytes, by turns alone and beside a stream of `bytes`.
-Figures measure_mouse(Side& side);
+Figures measure_interference(Side& side);
 
 }  // namespace railyard::bench

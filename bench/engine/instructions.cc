@@ -35,22 +35,22 @@ class NullRail final : public fabric::Rail {
     return fabric::Registration{};
   }
   void revoke(const fabric::Registration&) override {}
-  fabric::Post send(fabric::RemoteId, fabric::LocalPiece message, fabric::PostContext* context) override {
+  fabric::Post send(fabric::RemoteId, fabric::LocalChunk message, fabric::PostContext* context) override {
     wire::FrameHeader header;
     std::memcpy(&header, message.address, sizeof header);
     if (header.kind == wire::FrameKind::sequenced) last_ = header;
     sent_ = context;
     return fabric::Post::posted;
   }
-  fabric::Post receive(fabric::LocalPiece buffer, fabric::PostContext* context) override {
-    if (count_ == places_.size()) return fabric::Post::busy;
-    places_[count_++] = {buffer.address, context};
+  fabric::Post receive(fabric::LocalChunk buffer, fabric::PostContext* context) override {
+    if (count_ == slots_.size()) return fabric::Post::busy;
+    slots_[count_++] = {buffer.address, context};
     return fabric::Post::posted;
   }
-  fabric::Post write(fabric::RemotePiece, fabric::LocalPiece, fabric::WriteOptions, fabric::PostContext*) override {
+  fabric::Post write(fabric::RemoteChunk, fabric::LocalChunk, fabric::WriteOptions, fabric::PostContext*) override {
     return fabric::Post::busy;
   }
-  fabric::Post read(fabric::RemotePiece, fabric::LocalPiece, fabric::PostContext*) override {
+  fabric::Post read(fabric::RemoteChunk, fabric::LocalChunk, fabric::PostContext*) override {
     return fabric::Post::busy;
   }
   std::size_t poll(std::span<fabric::Event> events) override {
@@ -59,7 +59,7 @@ class NullRail final : public fabric::Rail {
       events[count++] = {fabric::Event::Kind::sent, 0, 0, std::exchange(sent_, nullptr), 0};
     }
     if (arrival_ != 0 && count_ > 0) {
-      const auto [address, context] = places_[--count_];
+      const auto [address, context] = slots_[--count_];
       std::memcpy(address, frame_.data(), arrival_);
       events[count++] = {fabric::Event::Kind::received, 0, std::exchange(arrival_, 0), context, 0};
     }
@@ -81,10 +81,10 @@ class NullRail final : public fabric::Rail {
     arrival_ = wire::kRecordsAt;
   }
   /// A frame with one 8-byte put and a signal arrives with the next poll.
-  void arrive(std::uint32_t session, std::uint32_t exposure, std::uint32_t sequence) {
+  void arrive(std::uint32_t session, std::uint32_t exposed_region, std::uint32_t sequence) {
     std::uint32_t used = wire::kRecordsAt;
-    wire::FrameWriter::append(frame_.data(), used, {wire::RecordKind::put, 0, 8, exposure, 0});
-    wire::FrameWriter::append(frame_.data(), used, {wire::RecordKind::signal, 0, 8, exposure, 0});
+    wire::FrameWriter::append(frame_.data(), used, {wire::RecordKind::put, 0, 8, exposed_region, 0});
+    wire::FrameWriter::append(frame_.data(), used, {wire::RecordKind::signal, 0, 8, exposed_region, 0});
     wire::FrameHeader header;
     header.flow = 1;
     header.records = 2;
@@ -102,7 +102,7 @@ class NullRail final : public fabric::Rail {
   std::size_t arrival_ = 0;
   fabric::PostContext* sent_ = nullptr;
   wire::FrameHeader last_;
-  std::array<std::pair<void*, fabric::PostContext*>, 64> places_{};
+  std::array<std::pair<void*, fabric::PostContext*>, 64> slots_{};
   std::size_t count_ = 0;
 };
 
@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
   if (!opened) return 1;
   const std::unique_ptr<transport::Engine> engine = std::move(opened.value());
   transport::Flow& flow = **engine->flow(1);
-  const std::uint32_t exposure = *engine->expose({std::as_writable_bytes(std::span(memory)), signals});
+  const std::uint32_t exposed_region = *engine->expose({std::as_writable_bytes(std::span(memory)), signals});
   const std::array<std::byte, 8> bytes{};
   const transport::PutRecord put{1, 0, bytes};
   const transport::SignalRecord signal{1, 0, SignalOp::add, 1};
@@ -146,7 +146,7 @@ int main(int argc, char** argv) {
   const auto submit = [&](const transport::SignalRecord* with_signal) {
     std::uint64_t number = 0;
     {
-      const transport::BatonHold hold(engine->baton());
+      const transport::ProgressGuard hold(engine->progress_lock());
       if (!engine->try_records(flow, &put, with_signal, number)) std::abort();
     }
     rail.acknowledge(flow.session_in);
@@ -158,7 +158,7 @@ int main(int argc, char** argv) {
     repeat([&](long) { submit(&signal); });
   } else if (what == "arrival") {
     repeat([&](long i) {
-      rail.arrive(flow.session_in, exposure, static_cast<std::uint32_t>(i));
+      rail.arrive(flow.session_in, exposed_region, static_cast<std::uint32_t>(i));
       engine->progress();
     });
   } else if (what == "pass") {

@@ -54,29 +54,29 @@ struct alignas(128) Slot {
 /// What both processes have from the start: the floor's memory, and where the two ranks meet.
 struct Shared {
   std::array<Slot, 2> slots;
-  struct Meeting {
+  struct Exchange {
     std::atomic<std::uint32_t> rounds[2];
     std::size_t used[2][2];
     std::byte bytes[2][2][32768];
-  } meeting;
+  } exchange;
 };
 
 class Meet final : public railyard::Bootstrap {
  public:
-  Meet(Shared& shared, int rank) : meeting_(shared.meeting), rank_(rank) {}
+  Meet(Shared& shared, int rank) : exchange_(shared.exchange), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return 2; }
   Result<std::vector<std::vector<std::byte>>> allgather(std::span<const std::byte> mine, railyard::Deadline) override {
     const auto me = static_cast<std::size_t>(rank_);
-    const std::uint32_t round = meeting_.rounds[me].load() + 1;
-    std::memcpy(meeting_.bytes[round % 2][me], mine.data(), mine.size());
-    meeting_.used[round % 2][me] = mine.size();
-    meeting_.rounds[me].store(round);
-    while (meeting_.rounds[1 - me].load() < round) sched_yield();
+    const std::uint32_t round = exchange_.rounds[me].load() + 1;
+    std::memcpy(exchange_.bytes[round % 2][me], mine.data(), mine.size());
+    exchange_.used[round % 2][me] = mine.size();
+    exchange_.rounds[me].store(round);
+    while (exchange_.rounds[1 - me].load() < round) sched_yield();
     std::vector<std::vector<std::byte>> all;
     for (std::size_t rank = 0; rank < 2; ++rank) {
-      const std::byte* bytes = meeting_.bytes[round % 2][rank];
-      all.emplace_back(bytes, bytes + meeting_.used[round % 2][rank]);
+      const std::byte* bytes = exchange_.bytes[round % 2][rank];
+      all.emplace_back(bytes, bytes + exchange_.used[round % 2][rank]);
     }
     return all;
   }
@@ -87,7 +87,7 @@ class Meet final : public railyard::Bootstrap {
   std::string describe() const override { return "two processes of a bench"; }
 
  private:
-  Shared::Meeting& meeting_;
+  Shared::Exchange& exchange_;
   int rank_;
 };
 

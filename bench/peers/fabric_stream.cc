@@ -36,7 +36,7 @@ void must(int code, const char* call) {
   if (code < 0) give_up(std::string(call) + ": " + fi_strerror(-code));
 }
 
-/// A place for one message, and libfabric's room for the operation on it.
+/// A slot for one message, and libfabric's room for the operation on it.
 struct Slot {
   fi_context2 context;
   std::vector<std::byte> memory;

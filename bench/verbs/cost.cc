@@ -109,8 +109,8 @@ class ByRail final : public Writer {
   std::unique_ptr<fabric::Rail> far_;
   fabric::Registration near_registration_;
   fabric::Registration far_registration_;
-  fabric::LocalPiece from_;
-  fabric::RemotePiece to_;
+  fabric::LocalChunk from_;
+  fabric::RemoteChunk to_;
   std::array<fabric::Event, kMost> events_;
 };
 
@@ -121,17 +121,17 @@ class Bare : public Writer {
   explicit Bare(Network& network)
       : line_(network.library(), 0, 0, {.send_depth = 256, .completions = 512, .inline_bytes = 64}) {
     line_.near.memory[0] = std::byte{7};
-    from_ = line_.near.piece(0, kBytes);
+    from_ = line_.near.sge(0, kBytes);
     to_ = reinterpret_cast<std::uint64_t>(line_.far.memory.data());
     key_ = line_.far.region->rkey;
   }
 
   [[gnu::noinline]] void post(std::size_t count) override {
     for (std::size_t i = 0; i < count; ++i) {
-      ibv_sge piece{from_.addr, from_.length, from_.lkey};
+      ibv_sge sge{from_.addr, from_.length, from_.lkey};
       ibv_send_wr request{};
       request.wr_id = reinterpret_cast<std::uint64_t>(&writes[i]);
-      request.sg_list = &piece;
+      request.sg_list = &sge;
       request.num_sge = 1;
       request.opcode = IBV_WR_RDMA_WRITE;
       request.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
@@ -167,7 +167,7 @@ class Prepared final : public Bare {
  public:
   explicit Prepared(Network& network) : Bare(network) {
     for (std::size_t i = 0; i < kDoorbell; ++i) {
-      requests_[i].sg_list = &pieces_[i];
+      requests_[i].sg_list = &sges_[i];
       requests_[i].num_sge = 1;
       requests_[i].opcode = IBV_WR_RDMA_WRITE;
       requests_[i].send_flags = IBV_SEND_INLINE;
@@ -201,7 +201,7 @@ class Prepared final : public Bare {
 
  private:
   std::array<ibv_send_wr, kDoorbell> requests_{};
-  std::array<ibv_sge, kDoorbell> pieces_{};
+  std::array<ibv_sge, kDoorbell> sges_{};
 };
 
 std::unique_ptr<Writer> writer_named(std::string_view name, Network& network) {

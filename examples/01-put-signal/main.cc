@@ -20,7 +20,7 @@ bool failed(const char* what, const railyard::Error& error) {
 }
 
 bool run() {
-  // The launcher left rank, size and meeting place in the environment; rails are found by themselves.
+  // The launcher left rank, size and rendezvous in the environment; rails are found by themselves.
   auto world = railyard::World::open();
   if (!world) return failed("no world", world.error());
 

@@ -97,7 +97,7 @@ bool run() {
   }
   const bool right = std::memcmp(cells.data(), alone.data() + first, kCells * sizeof(double)) == 0;
   std::printf("rank %d of %d: %llu steps, %s\n", rank, ranks, static_cast<unsigned long long>(kSteps),
-              right ? "equal to the rod in one piece" : "NOT equal to the rod in one piece");
+              right ? "equal to the undivided rod" : "NOT equal to the undivided rod");
   return right;
 }
 

@@ -1,4 +1,4 @@
-/// Channel: a first-in-first-out message stream between two processes. Station: where the channels of a process begin
+/// Channel: a first-in-first-out message stream between two processes. Context: where the channels of a process begin
 /// and end; it needs no world, no ranks and no launcher, only a handle that travelled from one process to the other.
 ///
 /// Nothing here blocks but `close`, `wait` and the end of registered memory. A call that cannot go on now answers
@@ -32,7 +32,7 @@ struct Handle {
 class Request;
 
 class ChannelState;
-class StationState;
+class ContextState;
 class ListenerState;
 class MemoryState;
 
@@ -51,7 +51,7 @@ class Memory {
   std::unique_ptr<MemoryState> state_;
 };
 
-/// A place for one message of a grouped receive.
+/// A slot for one message of a grouped receive.
 struct ReceiveSlot {
   std::span<std::byte> memory;
   int tag = 0;
@@ -107,7 +107,7 @@ class Channel {
   void close();
 
  private:
-  friend class StationState;
+  friend class ContextState;
   explicit Channel(std::shared_ptr<ChannelState> state);
   std::shared_ptr<ChannelState> state_;
 };
@@ -123,7 +123,7 @@ class Listener {
   Result<std::unique_ptr<Channel>> accept();
 
  private:
-  friend class StationState;
+  friend class ContextState;
   explicit Listener(std::unique_ptr<ListenerState> state);
   std::unique_ptr<ListenerState> state_;
 };
@@ -132,8 +132,8 @@ struct ConnectOptions {
   std::uint32_t service_class = 0;  ///< channels of different classes never share a link
 };
 
-/// What a station counted since it opened.
-struct StationStatistics {
+/// What a context counted since it opened.
+struct ContextStatistics {
   std::uint32_t channels = 0;        ///< open now
   std::uint32_t routes = 0;          ///< sets of links to peers, alive now
   std::uint32_t private_routes = 0;  ///< of them, those of one channel alone
@@ -143,13 +143,13 @@ struct StationStatistics {
   std::vector<WorldStatistics> engines;
 };
 
-class Station {
+class Context {
  public:
   /// Opens rails as the settings say; starts the threads that move things on.
-  static Result<std::unique_ptr<Station>> open(const Settings& settings);
-  ~Station();
-  Station(const Station&) = delete;
-  Station& operator=(const Station&) = delete;
+  static Result<std::unique_ptr<Context>> open(const Settings& settings);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
 
   Result<std::unique_ptr<Listener>> listen();
   /// Null: the listener has not answered yet; call again with the same handle.
@@ -158,13 +158,13 @@ class Station {
   void abandon(Handle& handle);
 
   const Settings& settings() const noexcept;
-  StationStatistics statistics() const;
+  ContextStatistics statistics() const;
   /// Which channels share which links now, and how those are: a few lines for a person.
   std::string report() const;
 
  private:
-  explicit Station(std::unique_ptr<StationState> state);
-  std::unique_ptr<StationState> state_;
+  explicit Context(std::unique_ptr<ContextState> state);
+  std::unique_ptr<ContextState> state_;
 };
 
 }  // namespace railyard

@@ -124,8 +124,8 @@ typedef struct ry_world_statistics {
   uint64_t links_suspected;
   uint64_t links_lost;
   uint64_t links_rejoined;
-  uint64_t fences;         /* dead links that their target has shut out */
-  uint64_t units_replayed; /* pieces that went out again on another link */
+  uint64_t fences;            /* dead links that their target has shut out */
+  uint64_t segments_replayed; /* segments that went out again on another link */
   uint64_t peers_lost;
   uint64_t peers_stalled; /* times that a peer was silent though its process lived */
 } ry_world_statistics;

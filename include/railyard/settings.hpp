@@ -27,10 +27,10 @@ struct Settings {
   std::uint32_t inline_bytes = 1024;  ///< RAILYARD_INLINE_BYTES: puts up to this size travel inside a message
   std::uint32_t eager_bytes = 4032;   ///< RAILYARD_EAGER_BYTES: messages up to this size need no grant; one frame
   std::uint32_t shared_links = 1;     ///< RAILYARD_SHARED_LINKS: per pair of rails; 0: channels do not share
-  std::uint32_t contexts = 0;         ///< RAILYARD_CONTEXTS: engines for channels; 0: as suits the machine
-  std::uint32_t window = 1024;        ///< RAILYARD_WINDOW: most unacknowledged units of one flow
-  std::uint32_t chunk_min = 32 * 1024;         ///< RAILYARD_CHUNK_MIN: smallest piece a large op is cut into
-  std::uint32_t chunk_max = 1024 * 1024;       ///< RAILYARD_CHUNK_MAX: largest piece
+  std::uint32_t workers = 0;          ///< RAILYARD_WORKERS: engines for channels; 0: as suits the machine
+  std::uint32_t window = 1024;        ///< RAILYARD_WINDOW: most unacknowledged segments of one flow
+  std::uint32_t chunk_min = 32 * 1024;         ///< RAILYARD_CHUNK_MIN: smallest chunk a large op is cut into
+  std::uint32_t chunk_max = 1024 * 1024;       ///< RAILYARD_CHUNK_MAX: largest chunk
   std::uint32_t timeout_ms = 30000;            ///< RAILYARD_TIMEOUT_MS: default deadline of every wait
   std::uint32_t bootstrap_timeout_ms = 60000;  ///< RAILYARD_BOOTSTRAP_TIMEOUT_MS
   std::string gpu = "auto";                    ///< RAILYARD_GPU: "off": device memory is not looked for

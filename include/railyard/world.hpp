@@ -41,8 +41,8 @@ struct WorldStatistics {
   std::uint64_t links_suspected = 0;
   std::uint64_t links_lost = 0;
   std::uint64_t links_rejoined = 0;
-  std::uint64_t fences = 0;          ///< dead links that their target has shut out
-  std::uint64_t units_replayed = 0;  ///< pieces that went out again on another link
+  std::uint64_t fences = 0;             ///< dead links that their target has shut out
+  std::uint64_t segments_replayed = 0;  ///< segments that went out again on another link
   std::uint64_t peers_lost = 0;
   std::uint64_t peers_stalled = 0;  ///< times that a peer was silent though its process lived
   // By loads and stores on the memory of peers on this host: no rail sees these.

@@ -103,11 +103,11 @@ bool Endpoint::take_message(Source& source, const Arrival& arrival, Receives& re
   if (receive == nullptr || receive->multi || (arrival.word.flags & (kSeveral | kWantsDone)) != 0)
     return take_message_slowly(source, arrival, receives, receive);
   receives.posted.remove(*receive);
-  if (receive->pieces.count == 1) {
-    fabric::shm::copy_bytes(static_cast<std::byte*>(receive->pieces.list[0].iov_base), arrival.payload,
-                            std::min(bytes, receive->pieces.bytes));
+  if (receive->iov.count == 1) {
+    fabric::shm::copy_bytes(static_cast<std::byte*>(receive->iov.list[0].iov_base), arrival.payload,
+                            std::min(bytes, receive->iov.bytes));
   } else {
-    receive->pieces.scatter(0, arrival.payload, bytes);
+    receive->iov.scatter(0, arrival.payload, bytes);
   }
   complete_receive(*receive, 0, source, receives, tag, arrival.record->arguments[1],
                    (arrival.word.flags & kHasData) != 0, bytes);
@@ -145,7 +145,7 @@ bool Endpoint::take_message_slowly(Source& source, const Arrival& arrival, Recei
     return true;
   }
   give(incoming, *match);
-  match->pieces.scatter(incoming.base, arrival.payload, bytes);
+  match->iov.scatter(incoming.base, arrival.payload, bytes);
   incoming.received = bytes;
   continue_incoming(incoming);
   return true;
@@ -159,9 +159,9 @@ void Endpoint::give(Incoming& incoming, Receive& receive) {
     return;
   }
   incoming.base = receive.used;
-  receive.used = std::min(receive.used + incoming.total, receive.pieces.bytes);
+  receive.used = std::min(receive.used + incoming.total, receive.iov.bytes);
   ++receive.active;
-  if (receive.pieces.bytes - receive.used < least_multi_receive_) {
+  if (receive.iov.bytes - receive.used < least_multi_receive_) {
     receive.finished = true;
     incoming.receives->posted.remove(receive);
   }
@@ -193,12 +193,12 @@ void Endpoint::complete(Incoming& incoming) {
 
 void Endpoint::complete_receive(Receive& receive, std::size_t base, Source& source, Receives& receives,
                                 std::uint64_t tag, std::uint64_t data, bool has_data, std::size_t total) {
-  const std::size_t room = receive.pieces.bytes - base;
+  const std::size_t room = receive.iov.bytes - base;
   const bool last = receive.multi && receive.finished && receive.active == 0;
   std::uint64_t flags = receives.operation;
   if (has_data) flags |= FI_REMOTE_CQ_DATA;
   if (last) flags |= FI_MULTI_RECV;
-  void* const buffer = receive.multi ? static_cast<std::byte*>(receive.pieces.front()) + base : nullptr;
+  void* const buffer = receive.multi ? static_cast<std::byte*>(receive.iov.front()) + base : nullptr;
   if (total > room) [[unlikely]] {
     if (bound_.receive != nullptr) {
       fi_cq_err_entry entry{};
@@ -243,7 +243,7 @@ bool Endpoint::take_more(Source& source, const Arrival& arrival) {
   if (it == source.open.end()) return true;
   Incoming& incoming = **it;
   const std::size_t bytes = arrival.word.bytes;
-  // Pieces come in order, never more than was announced, and not beyond what was granted.
+  // Chunks come in order, never more than was announced, and not beyond what was granted.
   if (offset != incoming.received || bytes > incoming.total - incoming.received) return true;
   fabric::shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
   if (incoming.receives == nullptr) {
@@ -264,7 +264,7 @@ bool Endpoint::take_more(Source& source, const Arrival& arrival) {
   }
   if (incoming.receive != nullptr) {
     const Receive& receive = *incoming.receive;
-    receive.pieces.scatter(incoming.base + offset, arrival.payload, bytes);
+    receive.iov.scatter(incoming.base + offset, arrival.payload, bytes);
   } else if (!incoming.discarded) {
     if (offset + bytes > kEager) return true;
     incoming.bytes.insert(incoming.bytes.end(), arrival.payload, arrival.payload + bytes);
@@ -283,7 +283,7 @@ void Endpoint::take_answer(const Source& source, const Arrival& arrival) {
       bytes > transfer->total - transfer->received)
     return;
   fabric::shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
-  transfer->pieces.scatter(offset, arrival.payload, bytes);
+  transfer->iov.scatter(offset, arrival.payload, bytes);
   transfer->received += bytes;
   if (transfer->received == transfer->total) finish(*transfer, 0);
 }
@@ -339,7 +339,7 @@ void Endpoint::discard(Incoming& incoming) {
   continue_incoming(incoming);
 }
 
-ssize_t Endpoint::receive(Receives& receives, const Pieces& to, fi_addr_t named_sender, std::uint64_t tag,
+ssize_t Endpoint::receive(Receives& receives, const IoVector& to, fi_addr_t named_sender, std::uint64_t tag,
                           std::uint64_t ignore, void* context, std::uint64_t flags) {
   // A program that did not ask for directed receives may pass anything.
   const fi_addr_t from = directed_ ? named_sender : FI_ADDR_UNSPEC;
@@ -348,7 +348,7 @@ ssize_t Endpoint::receive(Receives& receives, const Pieces& to, fi_addr_t named_
     return 0;
   }
   Receive& receive = pool_.receives.take();
-  receive.pieces = to;
+  receive.iov = to;
   receive.tag = tag;
   receive.ignore = ignore;
   receive.from = from;
@@ -382,7 +382,7 @@ void Endpoint::take_unexpected(Receives& receives, Receive& receive) {
 
 /// What was held goes to the receive that was just found for it.
 void Endpoint::hand_over(Incoming& incoming) {
-  incoming.receive->pieces.scatter(incoming.base, incoming.bytes.data(), incoming.bytes.size());
+  incoming.receive->iov.scatter(incoming.base, incoming.bytes.data(), incoming.bytes.size());
   pool_.held_bytes -= incoming.bytes.size();
   incoming.bytes.clear();
   if (incoming.aborted) {
@@ -392,11 +392,11 @@ void Endpoint::hand_over(Incoming& incoming) {
   }
 }
 
-void Endpoint::claim_or_peek(Receives& receives, const Pieces& to, fi_addr_t from, std::uint64_t tag,
+void Endpoint::claim_or_peek(Receives& receives, const IoVector& to, fi_addr_t from, std::uint64_t tag,
                              std::uint64_t ignore, void* context, std::uint64_t flags) {
   progress();
   Receive wanted;
-  wanted.pieces = to;
+  wanted.iov = to;
   wanted.tag = tag;
   wanted.ignore = ignore;
   wanted.from = from;

@@ -14,7 +14,7 @@
 #include "counter.hpp"
 #include "domain.hpp"
 #include "fabric/shm/endpoint.hpp"
-#include "pieces.hpp"
+#include "io_vector.hpp"
 #include "protocol.hpp"
 #include "queue.hpp"
 #include "receives.hpp"
@@ -64,7 +64,7 @@ struct Transfer {
   std::uint8_t flags = 0;
   bool queued = false;
   bool completes = false;  ///< a completion queue entry follows
-  Pieces pieces;
+  IoVector iov;
   std::vector<std::byte> own;  ///< bytes that have no other home: results on their way back
   std::size_t total = 0;
   std::size_t sent = 0;
@@ -98,8 +98,8 @@ struct AtomicOrder {
   fi_datatype datatype = FI_INT8;
   fi_op operation = FI_SUM;
   std::size_t elements = 0;
-  Pieces compare;
-  Pieces result;
+  IoVector compare;
+  IoVector result;
   bool fetches = false;
   bool compares = false;
 };
@@ -128,19 +128,19 @@ class Endpoint final : private fabric::shm::Listener {
   std::size_t& least_multi_receive() { return least_multi_receive_; }
 
   // Sending.
-  ssize_t send(const Order& order, const Pieces& from);
+  ssize_t send(const Order& order, const IoVector& from);
   /// `send` of one buffer, without remote data or an answer: most of all messages and writes.
   ssize_t send_buffer(Kind kind, std::uint64_t operation, const void* from, std::size_t bytes, fi_addr_t to,
                       const std::array<std::uint64_t, 2>& arguments, void* context, std::uint64_t flags);
-  ssize_t read(const Order& order, const Pieces& to);
-  /// A write or read whose remote side is in several pieces.
-  ssize_t write_places(const Order& order, const Pieces& from, const fi_rma_iov* places, std::size_t count);
-  ssize_t read_places(const Order& order, const Pieces& to, const fi_rma_iov* places, std::size_t count);
-  ssize_t atomic(const Order& order, const AtomicOrder& how, const Pieces& operands);
+  ssize_t read(const Order& order, const IoVector& to);
+  /// A write or read whose remote side is in several entries.
+  ssize_t write_remote_iov(const Order& order, const IoVector& from, const fi_rma_iov* remote_iov, std::size_t count);
+  ssize_t read_remote_iov(const Order& order, const IoVector& to, const fi_rma_iov* remote_iov, std::size_t count);
+  ssize_t atomic(const Order& order, const AtomicOrder& how, const IoVector& operands);
 
   // Receiving.
-  ssize_t receive(Receives& receives, const Pieces& to, fi_addr_t named_sender, std::uint64_t tag, std::uint64_t ignore,
-                  void* context, std::uint64_t flags);
+  ssize_t receive(Receives& receives, const IoVector& to, fi_addr_t named_sender, std::uint64_t tag,
+                  std::uint64_t ignore, void* context, std::uint64_t flags);
   Receives messages;
   Receives tagged;
 
@@ -194,18 +194,18 @@ class Endpoint final : private fabric::shm::Listener {
     if ((operation & FI_SEND) != 0) return bound_.send;
     return (operation & FI_WRITE) != 0 ? bound_.write : bound_.read;
   }
-  ssize_t send_in_first_line(Path& path, const Order& order, const Pieces& from);
-  ssize_t send_in_one_record(Path& path, const Order& order, const Pieces& from);
+  ssize_t send_in_first_line(Path& path, const Order& order, const IoVector& from);
+  ssize_t send_in_one_record(Path& path, const Order& order, const IoVector& from);
   ssize_t send_cut(Path& path, const Order& order, const std::byte* from, std::size_t bytes);
   /// A send, write or atomic ended with its call.
   void sent(std::uint64_t operation, void* context, std::uint64_t flags) {
     if (wants_completion(flags)) bound_.transmit->push({context, operation});
     if (Counter* const counter = counter_of(operation)) counter->add(1);
   }
-  ssize_t send_in_several(Path& path, const Order& order, const Pieces& from);
-  Transfer* new_transfer(Path& path, const Order& order, const Pieces& pieces);
+  ssize_t send_in_several(Path& path, const Order& order, const IoVector& from);
+  Transfer* new_transfer(Path& path, const Order& order, const IoVector& iov);
   Transfer* find_transfer(const Source& source, std::uint64_t handle);
-  Transfer& new_part(Path& path, const Order& order, const Pieces& pieces, const fi_rma_iov& place,
+  Transfer& new_part(Path& path, const Order& order, const IoVector& iov, const fi_rma_iov& remote,
                      const std::shared_ptr<Group>& group);
   Path* path_for_parts(const Order& order, std::size_t count, ssize_t& code);
   void free_transfer(Transfer& transfer);
@@ -237,7 +237,7 @@ class Endpoint final : private fabric::shm::Listener {
   void complete_receive(Receive& receive, std::size_t base, Source& source, Receives& receives, std::uint64_t tag,
                         std::uint64_t data, bool has_data, std::size_t total);
   void fail_receive(Receive& receive, int error, std::uint64_t operation);
-  void claim_or_peek(Receives& receives, const Pieces& to, fi_addr_t from, std::uint64_t tag, std::uint64_t ignore,
+  void claim_or_peek(Receives& receives, const IoVector& to, fi_addr_t from, std::uint64_t tag, std::uint64_t ignore,
                      void* context, std::uint64_t flags);
   void take_unexpected(Receives& receives, Receive& receive);
   void hand_over(Incoming& incoming);
@@ -249,7 +249,7 @@ class Endpoint final : private fabric::shm::Listener {
   bool take_atomic(Source& source, const Arrival& arrival);
   void wrote(Source& source, std::uint64_t key, std::uint64_t address, bool has_data, std::uint64_t data,
              std::size_t bytes);
-  void answer(Source& source, std::uint64_t handle, std::uint64_t key, std::uint64_t address, const Pieces& from);
+  void answer(Source& source, std::uint64_t handle, std::uint64_t key, std::uint64_t address, const IoVector& from);
   std::byte* registered(std::uint64_t key, std::uint64_t address, std::size_t bytes, std::uint64_t access);
 
   Shell shell_{};
@@ -304,7 +304,8 @@ inline ssize_t Endpoint::send_buffer(Kind kind, std::uint64_t operation, const v
     fabric::shm::copy_bytes(record->payload.data(), source, bytes);
     word.flags = Word::kInFirst;
   } else {
-    if (bytes > kPiece) return send_cut(*path, {kind, flags, operation, to, arguments, 0, context}, source, bytes);
+    if (bytes > kOneBufferChunk)
+      return send_cut(*path, {kind, flags, operation, to, arguments, 0, context}, source, bytes);
     const auto [record, payload] = path->out->reserve(bytes);
     if (record == nullptr) return -FI_EAGAIN;
     // The record last, all at once: the consumer is watching its line and would take it back in between.

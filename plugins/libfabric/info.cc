@@ -89,8 +89,8 @@ bool transmit_fits(const fi_tx_attr* wanted) {
          has_bits("tx_attr->comp_order", wanted->comp_order, kNoOrder) &&
          at_most("tx_attr->inject_size", wanted->inject_size, kInjectBytes) &&
          at_most("tx_attr->size", wanted->size, kTransmits) &&
-         at_most("tx_attr->iov_limit", wanted->iov_limit, kMostPieces) &&
-         at_most("tx_attr->rma_iov_limit", wanted->rma_iov_limit, kMostRemotePieces);
+         at_most("tx_attr->iov_limit", wanted->iov_limit, kMostIov) &&
+         at_most("tx_attr->rma_iov_limit", wanted->rma_iov_limit, kMostRemoteIov);
 }
 
 bool receive_fits(const fi_rx_attr* wanted) {
@@ -100,7 +100,7 @@ bool receive_fits(const fi_rx_attr* wanted) {
          has_bits("rx_attr->msg_order", wanted->msg_order, kOrders) &&
          has_bits("rx_attr->comp_order", wanted->comp_order, kNoOrder) &&
          at_most("rx_attr->size", wanted->size, kReceives) &&
-         at_most("rx_attr->iov_limit", wanted->iov_limit, kMostPieces) &&
+         at_most("rx_attr->iov_limit", wanted->iov_limit, kMostIov) &&
          at_most("rx_attr->total_buffered_recv", wanted->total_buffered_recv, 0);
 }
 
@@ -213,8 +213,8 @@ void fill_transmit(fi_tx_attr& to, const fi_info* hints) {
   to.comp_order = kNoOrder;
   to.inject_size = chosen(wanted.inject_size, kInjectBytes);
   to.size = chosen(wanted.size, kTransmits / 4);
-  to.iov_limit = kMostPieces;
-  to.rma_iov_limit = kMostRemotePieces;
+  to.iov_limit = kMostIov;
+  to.rma_iov_limit = kMostRemoteIov;
   to.tclass = wanted.tclass;
 }
 
@@ -224,7 +224,7 @@ void fill_receive(fi_rx_attr& to, const fi_info* hints) {
   to.msg_order = kOrders;
   to.comp_order = kNoOrder;
   to.size = chosen(wanted.size, kTransmits / 4);
-  to.iov_limit = kMostPieces;
+  to.iov_limit = kMostIov;
 }
 
 void fill_endpoint(fi_ep_attr& to, const fi_info* hints) {

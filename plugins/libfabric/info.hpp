@@ -8,8 +8,8 @@
 namespace railyard::provider {
 
 inline constexpr std::size_t kInjectBytes = 4096;
-inline constexpr std::size_t kMostPieces = 4;
-inline constexpr std::size_t kMostRemotePieces = 4;
+inline constexpr std::size_t kMostIov = 4;
+inline constexpr std::size_t kMostRemoteIov = 4;
 inline constexpr std::size_t kTransmits = 4096;
 
 int get_info(std::uint32_t version, const char* node, const char* service, std::uint64_t flags, const fi_info* hints,

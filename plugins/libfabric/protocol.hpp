@@ -28,18 +28,18 @@ inline constexpr std::uint8_t kFetches = 8;    ///< an atomic whose result comes
 inline constexpr std::uint8_t kCompares = 16;  ///< an atomic with a comparand behind its operand
 inline constexpr std::uint8_t kPart = 32;  ///< of a write or read to several places, all but the last: counts nothing
 
-/// A bit of handles that name a message cut in pieces without a transfer behind it: nothing is ever answered to them.
+/// A bit of handles that name a message cut in chunks without a transfer behind it: nothing is ever answered to them.
 inline constexpr std::uint64_t kCut = std::uint64_t{1} << 63;
 
 /// The second argument of kRefused: an error number, and whether it was an atomic.
 inline constexpr std::uint64_t kErrorBits = 0xffff;
 inline constexpr std::uint64_t kWasAtomic = 0x1'0000;
 
-/// The longest payload of one record. Longer ones are cut, so that the receiver copies one piece while the next is
+/// The longest payload of one record. Longer ones are cut, so that the receiver copies one chunk while the next is
 /// written; both fit in the nearest caches.
 inline constexpr std::size_t kChunk = 8192;
 /// The same for a message in one buffer.
-inline constexpr std::size_t kPiece = 2048;
+inline constexpr std::size_t kOneBufferChunk = 2048;
 /// How much of a payload is asked for at once before it is copied.
 inline constexpr std::size_t kPrefetched = 2048;
 /// Of a longer message this much is sent before its receive is known; it is what an unexpected one costs in memory.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fabric/shm/endpoint.hpp"
-#include "pieces.hpp"
+#include "io_vector.hpp"
 #include "protocol.hpp"
 
 namespace railyard::provider {
@@ -27,7 +27,7 @@ struct Source {
 struct Receive {
   Receive* next = nullptr;
   Receive* previous = nullptr;
-  Pieces pieces;
+  IoVector iov;
   std::uint64_t tag = 0;
   std::uint64_t ignore = 0;
   fi_addr_t from = FI_ADDR_UNSPEC;

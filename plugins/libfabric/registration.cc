@@ -99,7 +99,8 @@ int register_attributes(fid* fid, const fi_mr_attr* attributes, std::uint64_t fl
   if (fid->fclass != FI_CLASS_DOMAIN || attributes == nullptr || attributes->mr_iov == nullptr)
     return refuse(-FI_EINVAL, "memory is registered with a domain, and has an address");
   if (attributes->iov_count != 1)
-    return refuse(-FI_EINVAL, fmt::format("a registration of {} pieces: mr_iov_limit is 1", attributes->iov_count));
+    return refuse(-FI_EINVAL,
+                  fmt::format("a registration of {} iov entries: mr_iov_limit is 1", attributes->iov_count));
   if (attributes->iface != FI_HMEM_SYSTEM) return refuse(-FI_ENOSYS, "only host memory can be registered");
   if ((attributes->access & ~kAccess) != 0)
     return refuse(-FI_EBADFLAGS, fmt::format("unknown access {:#x} in a registration", attributes->access & ~kAccess));
@@ -128,10 +129,10 @@ int register_attributes(fid* fid, const fi_mr_attr* attributes, std::uint64_t fl
   return 0;
 }
 
-int register_pieces(fid* fid, const iovec* pieces, std::size_t count, std::uint64_t access, std::uint64_t offset,
-                    std::uint64_t key, std::uint64_t flags, fid_mr** result, void* context) {
+int register_iov(fid* fid, const iovec* iov, std::size_t count, std::uint64_t access, std::uint64_t offset,
+                 std::uint64_t key, std::uint64_t flags, fid_mr** result, void* context) {
   fi_mr_attr attributes{};
-  attributes.mr_iov = pieces;
+  attributes.mr_iov = iov;
   attributes.iov_count = count;
   attributes.access = access;
   attributes.offset = offset;
@@ -142,12 +143,12 @@ int register_pieces(fid* fid, const iovec* pieces, std::size_t count, std::uint6
 
 int register_one(fid* fid, const void* memory, std::size_t bytes, std::uint64_t access, std::uint64_t offset,
                  std::uint64_t key, std::uint64_t flags, fid_mr** result, void* context) {
-  const iovec piece{const_cast<void*>(memory), bytes};
-  return register_pieces(fid, &piece, 1, access, offset, key, flags, result, context);
+  const iovec entry{const_cast<void*>(memory), bytes};
+  return register_iov(fid, &entry, 1, access, offset, key, flags, result, context);
 }
 
 }  // namespace
 
-fi_ops_mr registration_calls{sizeof(fi_ops_mr), register_one, register_pieces, register_attributes};
+fi_ops_mr registration_calls{sizeof(fi_ops_mr), register_one, register_iov, register_attributes};
 
 }  // namespace railyard::provider

@@ -93,29 +93,29 @@ bool Endpoint::take_read(Source& source, const Arrival& arrival) {
   // As many answers as one may have operations of one's own; then the asking ones wait.
   if (transfers_in_use_ >= 2 * kTransmits) return false;
   if (bound_.remote_read != nullptr && (arrival.word.flags & kPart) == 0) bound_.remote_read->add(1);
-  answer(source, handle, key, address, Pieces(from, bytes));
+  answer(source, handle, key, address, IoVector(from, bytes));
   return true;
 }
 
 void Endpoint::answer(Source& source, std::uint64_t handle, std::uint64_t key, std::uint64_t address,
-                      const Pieces& from) {
+                      const IoVector& from) {
   Path* const path = path_back(source);
   if (path == nullptr) return;
   if (path->idle() && from.bytes <= std::min(kChunk, path->out->most_payload())) {
     const bool in_first = from.bytes <= Record::kShort;
-    Reservation place;
+    Reservation reservation;
     if (in_first) {
-      place.record = path->out->reserve_line();
+      reservation.record = path->out->reserve_line();
     } else {
-      place = path->out->reserve(from.bytes);
+      reservation = path->out->reserve(from.bytes);
     }
-    if (place.record != nullptr) {
+    if (reservation.record != nullptr) {
       if (in_first) {
-        from.gather(0, place.record->payload.data(), from.bytes);
+        from.gather(0, reservation.record->payload.data(), from.bytes);
       } else {
-        path->out->write(place.payload, static_cast<const std::byte*>(from.front()), from.bytes);
+        path->out->write(reservation.payload, static_cast<const std::byte*>(from.front()), from.bytes);
       }
-      place.record->arguments = {handle, 0};
+      reservation.record->arguments = {handle, 0};
       path->out->publish({.bytes = static_cast<std::uint32_t>(from.bytes),
                           .kind = kAnswer,
                           .flags = in_first ? Word::kInFirst : std::uint8_t{0}});
@@ -135,7 +135,7 @@ void Endpoint::answer(Source& source, std::uint64_t handle, std::uint64_t key, s
     // The result of an atomic lies in no registered memory: the transfer keeps it.
     transfer.own.resize(from.bytes);
     from.gather(0, transfer.own.data(), from.bytes);
-    transfer.pieces = Pieces(transfer.own.data(), transfer.own.size());
+    transfer.iov = IoVector(transfer.own.data(), transfer.own.size());
   }
   transfer.queued = true;
   path->queue.push_back(&transfer);
@@ -181,7 +181,7 @@ bool Endpoint::take_atomic(Source& source, const Arrival& arrival) {
     bound_.remote_read->add(1);
   }
   if (kind != AtomicKind::plain) {
-    answer(source, handle, kNoKey, 0, Pieces(result.data(), bytes));
+    answer(source, handle, kNoKey, 0, IoVector(result.data(), bytes));
   } else if ((flags & kWantsDone) != 0) {
     control(source, kDone, handle, 0);
   }
@@ -207,16 +207,17 @@ Path* Endpoint::path_for_parts(const Order& order, std::size_t count, ssize_t& c
   return path->idle() && transfers_in_use_ + count <= kTransmits ? path : nullptr;
 }
 
-Transfer& Endpoint::new_part(Path& path, const Order& order, const Pieces& pieces, const fi_rma_iov& place,
+Transfer& Endpoint::new_part(Path& path, const Order& order, const IoVector& iov, const fi_rma_iov& remote,
                              const std::shared_ptr<Group>& group) {
-  Transfer& transfer = *new_transfer(path, order, pieces);
-  transfer.arguments = {place.addr, place.key};
+  Transfer& transfer = *new_transfer(path, order, iov);
+  transfer.arguments = {remote.addr, remote.key};
   transfer.group = group;
   ++group->left;
   return transfer;
 }
 
-ssize_t Endpoint::write_places(const Order& order, const Pieces& from, const fi_rma_iov* places, std::size_t count) {
+ssize_t Endpoint::write_remote_iov(const Order& order, const IoVector& from, const fi_rma_iov* remote_iov,
+                                   std::size_t count) {
   ssize_t code = 0;
   Path* const path = path_for_parts(order, count, code);
   if (path == nullptr) return code;
@@ -227,15 +228,15 @@ ssize_t Endpoint::write_places(const Order& order, const Pieces& from, const fi_
   std::size_t offset = 0;
   Transfer* last = nullptr;
   for (std::size_t index = 0; index < count; ++index) {
-    if (places[index].len == 0) continue;
-    Transfer& transfer = new_part(*path, each, from.slice(offset, places[index].len), places[index], group);
-    offset += places[index].len;
+    if (remote_iov[index].len == 0) continue;
+    Transfer& transfer = new_part(*path, each, from.slice(offset, remote_iov[index].len), remote_iov[index], group);
+    offset += remote_iov[index].len;
     transfer.allowed = transfer.total;
     transfer.flags |= kSeveral | kPart;
     if ((order.flags & FI_INJECT) != 0) {
       transfer.own.resize(transfer.total);
-      transfer.pieces.gather(0, transfer.own.data(), transfer.total);
-      transfer.pieces = Pieces(transfer.own.data(), transfer.total);
+      transfer.iov.gather(0, transfer.own.data(), transfer.total);
+      transfer.iov = IoVector(transfer.own.data(), transfer.total);
     }
     transfer.queued = true;
     path->queue.push_back(&transfer);
@@ -250,16 +251,18 @@ ssize_t Endpoint::write_places(const Order& order, const Pieces& from, const fi_
   return 0;
 }
 
-ssize_t Endpoint::read_places(const Order& order, const Pieces& to, const fi_rma_iov* places, std::size_t count) {
+ssize_t Endpoint::read_remote_iov(const Order& order, const IoVector& to, const fi_rma_iov* remote_iov,
+                                  std::size_t count) {
   ssize_t code = 0;
   Path* const path = path_for_parts(order, count, code);
   if (path == nullptr) return code;
   const auto group = std::make_shared<Group>();
   std::size_t offset = 0;
   for (std::size_t index = 0; index < count; ++index) {
-    if (places[index].len == 0) continue;
-    const Transfer& transfer = new_part(*path, order, to.slice(offset, places[index].len), places[index], group);
-    offset += places[index].len;
+    if (remote_iov[index].len == 0) continue;
+    const Transfer& transfer =
+        new_part(*path, order, to.slice(offset, remote_iov[index].len), remote_iov[index], group);
+    offset += remote_iov[index].len;
     path->controls.push_back({kRead, kPart, transfer.arguments, {transfer.total, transfer.handle}});
   }
   path->controls.back().flags = 0;
@@ -267,7 +270,7 @@ ssize_t Endpoint::read_places(const Order& order, const Pieces& to, const fi_rma
   return 0;
 }
 
-ssize_t Endpoint::atomic(const Order& order, const AtomicOrder& how, const Pieces& operands) {
+ssize_t Endpoint::atomic(const Order& order, const AtomicOrder& how, const IoVector& operands) {
   ssize_t code = 0;
   Path* const path = path_to(order.to, code);
   if (path == nullptr) return code;

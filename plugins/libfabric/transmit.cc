@@ -13,9 +13,9 @@ namespace {
 
 using fabric::shm::Reservation;
 
-void gather(Outbound& out, const Pieces& from, std::size_t offset, std::byte* to, std::size_t bytes) {
-  from.walk(offset, bytes, [&](const std::byte* piece, std::size_t part) {
-    out.write(to, piece, part);
+void gather(Outbound& out, const IoVector& from, std::size_t offset, std::byte* to, std::size_t bytes) {
+  from.walk(offset, bytes, [&](const std::byte* entry, std::size_t part) {
+    out.write(to, entry, part);
     to += part;
   });
 }
@@ -101,7 +101,7 @@ Path* Endpoint::path_back(Source& source) {
   return source.back;
 }
 
-ssize_t Endpoint::send(const Order& order, const Pieces& from) {
+ssize_t Endpoint::send(const Order& order, const IoVector& from) {
   ssize_t code = 0;
   Path* const path = path_to(order.to, code);
   if (path == nullptr) return code;
@@ -112,7 +112,7 @@ ssize_t Endpoint::send(const Order& order, const Pieces& from) {
   return send_in_several(*path, order, from);
 }
 
-ssize_t Endpoint::send_in_first_line(Path& path, const Order& order, const Pieces& from) {
+ssize_t Endpoint::send_in_first_line(Path& path, const Order& order, const IoVector& from) {
   Record* const record = path.blocked() ? nullptr : path.out->reserve_line();
   if (record == nullptr) return -FI_EAGAIN;
   record->arguments = order.arguments;
@@ -129,7 +129,7 @@ ssize_t Endpoint::send_in_first_line(Path& path, const Order& order, const Piece
   return 0;
 }
 
-ssize_t Endpoint::send_in_one_record(Path& path, const Order& order, const Pieces& from) {
+ssize_t Endpoint::send_in_one_record(Path& path, const Order& order, const IoVector& from) {
   const bool wants_done = (order.flags & kNeedsDone) != 0 && (order.flags & kQuiet) == 0;
   if (wants_done && transfers_in_use_ >= kTransmits) return -FI_EAGAIN;
   const auto [record, payload] = path.blocked() ? Reservation{} : path.out->reserve(from.bytes);
@@ -151,13 +151,13 @@ ssize_t Endpoint::send_in_one_record(Path& path, const Order& order, const Piece
   return 0;
 }
 
-/// As many pieces as there is room for; the rest follows from a transfer.
+/// As many chunks as there is room for; the rest follows from a transfer.
 ssize_t Endpoint::send_cut(Path& path, const Order& order, const std::byte* from, std::size_t bytes) {
-  if (bytes > kEager || transfers_in_use_ >= kTransmits) return send_in_several(path, order, Pieces(from, bytes));
+  if (bytes > kEager || transfers_in_use_ >= kTransmits) return send_in_several(path, order, IoVector(from, bytes));
   const std::uint64_t handle = kCut | ++cut_messages_;
   std::size_t sent_bytes = 0;
   while (sent_bytes < bytes) {
-    const std::size_t part = std::min(path.out->piece_bytes(bytes), bytes - sent_bytes);
+    const std::size_t part = std::min(path.out->chunk_bytes(bytes), bytes - sent_bytes);
     const auto [record, payload] = path.out->reserve(part);
     if (record == nullptr) break;
     path.out->write(payload, from + sent_bytes, part);
@@ -179,11 +179,11 @@ ssize_t Endpoint::send_cut(Path& path, const Order& order, const std::byte* from
     sent(order.operation, order.context, order.flags);
     return 0;
   }
-  Transfer& rest = *new_transfer(path, order, Pieces(from, bytes));
+  Transfer& rest = *new_transfer(path, order, IoVector(from, bytes));
   if ((order.flags & (FI_INJECT | kQuiet)) != 0) {
     // The program may reuse its buffer when the call returns.
     rest.own.assign(from, from + bytes);
-    rest.pieces = Pieces(rest.own.data(), bytes);
+    rest.iov = IoVector(rest.own.data(), bytes);
   }
   rest.announced = handle;
   rest.sent = sent_bytes;
@@ -194,7 +194,7 @@ ssize_t Endpoint::send_cut(Path& path, const Order& order, const std::byte* from
   return 0;
 }
 
-ssize_t Endpoint::send_in_several(Path& path, const Order& order, const Pieces& from) {
+ssize_t Endpoint::send_in_several(Path& path, const Order& order, const IoVector& from) {
   if (transfers_in_use_ >= kTransmits) return -FI_EAGAIN;
   Transfer& transfer = *new_transfer(path, order, from);
   transfer.flags |= kSeveral;
@@ -206,7 +206,7 @@ ssize_t Endpoint::send_in_several(Path& path, const Order& order, const Pieces& 
   return 0;
 }
 
-ssize_t Endpoint::read(const Order& order, const Pieces& to) {
+ssize_t Endpoint::read(const Order& order, const IoVector& to) {
   ssize_t code = 0;
   Path* const path = path_to(order.to, code);
   if (path == nullptr) return code;
@@ -222,7 +222,7 @@ ssize_t Endpoint::read(const Order& order, const Pieces& to) {
   return 0;
 }
 
-Transfer* Endpoint::new_transfer(Path& path, const Order& order, const Pieces& pieces) {
+Transfer* Endpoint::new_transfer(Path& path, const Order& order, const IoVector& iov) {
   if (free_transfers_.empty()) {
     free_transfers_.push_back(static_cast<std::uint32_t>(transfers_.size()));
     transfers_.push_back(std::make_unique<Transfer>());
@@ -231,15 +231,15 @@ Transfer* Endpoint::new_transfer(Path& path, const Order& order, const Pieces& p
   free_transfers_.pop_back();
   ++transfers_in_use_;
   Transfer& transfer = *transfers_[index];
-  // The upper half tells this use of the place from earlier ones.
+  // The upper half tells this use of the slot from earlier ones.
   const std::uint64_t use = (transfer.handle >> 32) + 1;
   transfer = Transfer{};
   transfer.handle = (use << 32) | index;
   transfer.announced = transfer.handle;
   transfer.path = &path;
   transfer.kind = order.kind;
-  transfer.pieces = pieces;
-  transfer.total = pieces.bytes;
+  transfer.iov = iov;
+  transfer.total = iov.bytes;
   transfer.arguments = order.arguments;
   transfer.data = order.data;
   transfer.context = order.context;
@@ -347,14 +347,14 @@ void Endpoint::sent_all(Transfer& transfer) {
   }
 }
 
-/// An answer's memory may have been deregistered since the last piece.
+/// An answer's memory may have been deregistered since the last chunk.
 bool Endpoint::source_still_registered(Transfer& transfer) {
   if (!transfer.own.empty()) return true;
   return registered(transfer.key, transfer.address, transfer.total, FI_REMOTE_READ) != nullptr;
 }
 
 bool Endpoint::push_chunk(Path& path, Transfer& transfer) {
-  const std::size_t part = std::min(path.out->piece_bytes(transfer.total), transfer.allowed - transfer.sent);
+  const std::size_t part = std::min(path.out->chunk_bytes(transfer.total), transfer.allowed - transfer.sent);
   const auto [record, payload] = path.out->reserve(part);
   if (record == nullptr) return false;
   if (transfer.kind == kAnswer && !source_still_registered(transfer)) {
@@ -362,7 +362,7 @@ bool Endpoint::push_chunk(Path& path, Transfer& transfer) {
     path.controls.push_back({kDone, 0, {transfer.remote_handle, FI_EACCES}, {}});
     return push_controls(path);
   }
-  gather(*path.out, transfer.pieces, transfer.sent, payload, part);
+  gather(*path.out, transfer.iov, transfer.sent, payload, part);
   Word word{.bytes = static_cast<std::uint32_t>(part), .kind = kMore, .flags = 0};
   if (transfer.kind == kAnswer) {
     word.kind = kAnswer;

@@ -80,7 +80,7 @@ nccl_result listen(int device, void* handle, void** listener) noexcept {
     *listener = nullptr;
     auto hold = Plugin::instance().hold(device);
     if (!hold) return fail("listen", hold.error());
-    auto made = hold->station().listen();
+    auto made = hold->context().listen();
     if (!made) return fail("listen", made.error());
     write_handle(handle, (*made)->handle());
     *listener = static_cast<Comm*>(new ListenComm(std::move(*hold), std::move(*made)));
@@ -97,7 +97,7 @@ nccl_result connect(int device, std::uint32_t service_class, void* handle, void*
     if (!hold) return fail("connect", hold.error());
     // A copy: NCCL promises no alignment. What has been achieved so far is kept in the handle itself.
     Handle copy = read_handle(handle);
-    auto channel = hold->station().connect(copy, {.service_class = service_class});
+    auto channel = hold->context().connect(copy, {.service_class = service_class});
     write_handle(handle, copy);
     plugin.set_connecting(hold->device(), handle, channel && *channel == nullptr);
     if (!channel) return fail("connect", channel.error());
@@ -170,7 +170,7 @@ std::uint32_t service_class_of(int traffic_class) noexcept {
 }
 
 std::uint32_t service_class_of(const void* context) noexcept {
-  return Plugin::instance().context(context).service_class;
+  return Plugin::instance().init_context(context).service_class;
 }
 
 }  // namespace railyard::nccl

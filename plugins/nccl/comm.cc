@@ -35,8 +35,8 @@ Result<void> ChannelComm::deregister_memory(void* memory) {
   return {};
 }
 
-Result<Request*> ChannelComm::send(std::span<const std::byte> message, int tag, void* memory, void* parent) {
-  Request* const request = requests_.take();
+Result<NcclRequest*> ChannelComm::send(std::span<const std::byte> message, int tag, void* memory, void* parent) {
+  NcclRequest* const request = requests_.take();
   if (request == nullptr) return nullptr;
   auto inner = channel_->send(message, tag, static_cast<const Memory*>(memory));
   if (!inner || *inner == nullptr) {
@@ -51,8 +51,9 @@ Result<Request*> ChannelComm::send(std::span<const std::byte> message, int tag, 
   return request;
 }
 
-Result<Request*> ChannelComm::receive(std::span<const ReceiveSlot> slots, bool completion_optional, void** parents) {
-  Request* const request = requests_.take();
+Result<NcclRequest*> ChannelComm::receive(std::span<const ReceiveSlot> slots, bool completion_optional,
+                                          void** parents) {
+  NcclRequest* const request = requests_.take();
   if (request == nullptr) return nullptr;
   auto inner = channel_->receive(slots, completion_optional);
   if (!inner || *inner == nullptr) {
@@ -69,7 +70,7 @@ Result<Request*> ChannelComm::receive(std::span<const ReceiveSlot> slots, bool c
   return request;
 }
 
-Result<bool> ChannelComm::test(Request* request, std::span<std::uint64_t> sizes) {
+Result<bool> ChannelComm::test(NcclRequest* request, std::span<std::uint64_t> sizes) {
   auto done = channel_->test(request->inner, sizes);
   if (!done || !*done) return done;
   if (profiler_ != nullptr) stop_events(*request);
@@ -77,14 +78,15 @@ Result<bool> ChannelComm::test(Request* request, std::span<std::uint64_t> sizes)
   return true;
 }
 
-void ChannelComm::start_event(Request& request, std::uint32_t slot, void* parent, int tag, std::size_t bytes) const {
+void ChannelComm::start_event(NcclRequest& request, std::uint32_t slot, void* parent, int tag,
+                              std::size_t bytes) const {
   if (parent == nullptr) return;  // NCCL looks into it
   MessageDescriptor descriptor{device_, kind == Kind::receiver ? 1 : 0, tag, static_cast<std::int32_t>(slot), bytes};
   // What goes wrong in a profiler is no reason to fail a message.
   (void)profiler_(&request.events[slot], NCCL_EVENT_START, parent, kProfilerId, &descriptor);
 }
 
-void ChannelComm::stop_events(Request& request) const {
+void ChannelComm::stop_events(NcclRequest& request) const {
   for (std::uint32_t slot = 0; slot < request.messages; ++slot)
     if (request.events[slot] != nullptr)
       (void)profiler_(&request.events[slot], NCCL_EVENT_STOP, nullptr, kProfilerId, nullptr);

@@ -45,15 +45,15 @@ class ChannelComm : public Comm {
   // ---- one thread at a time ----
 
   /// Null: try later. `parent` is for the profiler.
-  Result<Request*> send(std::span<const std::byte> message, int tag, void* memory, void* parent);
+  Result<NcclRequest*> send(std::span<const std::byte> message, int tag, void* memory, void* parent);
   /// `parents`: one for each slot, or null.
-  Result<Request*> receive(std::span<const ReceiveSlot> slots, bool completion_optional, void** parents);
+  Result<NcclRequest*> receive(std::span<const ReceiveSlot> slots, bool completion_optional, void** parents);
   /// When done the request is gone.
-  Result<bool> test(Request* request, std::span<std::uint64_t> sizes);
+  Result<bool> test(NcclRequest* request, std::span<std::uint64_t> sizes);
 
  private:
-  void start_event(Request& request, std::uint32_t slot, void* parent, int tag, std::size_t bytes) const;
-  void stop_events(Request& request) const;
+  void start_event(NcclRequest& request, std::uint32_t slot, void* parent, int tag, std::size_t bytes) const;
+  void stop_events(NcclRequest& request) const;
 
   Hold hold_;
   std::unique_ptr<Channel> channel_;

@@ -55,7 +55,7 @@ Device::Device(int number, std::vector<topology::Nic> nics, const Settings& sett
     : number_(number), nics_(std::move(nics)), settings_(settings) {
   const std::vector<std::string> names = names_of(nics_);
   name_ = device_name(names);
-  pci_path_ = nics_.front().place.path;
+  pci_path_ = nics_.front().location.path;
   guid_ = device_guid(name_);
   settings_.interfaces = fmt::format("{}", fmt::join(names, ","));
 }

@@ -37,8 +37,8 @@ class Device {
 
   // ---- what the plugin keeps here, under its lock ----
 
-  std::unique_ptr<Station> station;  ///< null: not in use
-  std::size_t comms = 0;             ///< that use the station now
+  std::unique_ptr<Context> context;  ///< null: not in use
+  std::size_t comms = 0;             ///< that use the context now
   std::set<const void*> connecting;  ///< handles whose connect has been begun
 
  private:

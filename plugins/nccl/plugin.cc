@@ -62,10 +62,10 @@ Result<void> Plugin::init(int abi_version, nccl_logger logger, nccl_profiler pro
     ready_ = true;
   }
   if (context == nullptr) return {};
-  auto made = std::make_unique<Context>();
+  auto made = std::make_unique<InitContext>();
   if (config != nullptr) made->service_class = service_class_of(config->trafficClass);
   *context = made.get();
-  contexts_.push_back(std::move(made));
+  init_contexts_.push_back(std::move(made));
   return {};
 }
 
@@ -92,13 +92,13 @@ void Plugin::announce(int abi_version) const {
 }
 
 void Plugin::finalize(void* context) {
-  Stations unused;  // end after the lock: that may take a while
+  Contexts unused;  // end after the lock: that may take a while
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find(contexts_, context, [](const auto& entry) { return entry.get(); });
-  if (found == contexts_.end()) return;
-  contexts_.erase(found);
+  const auto found = std::ranges::find(init_contexts_, context, [](const auto& entry) { return entry.get(); });
+  if (found == init_contexts_.end()) return;
+  init_contexts_.erase(found);
   // Who called connect is gone, and will not call again.
-  if (contexts_.empty())
+  if (init_contexts_.empty())
     for (const auto& device : devices_) device->connecting.clear();
   unused = take_unused(false);
 }
@@ -119,10 +119,10 @@ nccl_profiler Plugin::profiler() {
   return profiler_;
 }
 
-Context Plugin::context(const void* context) {
+InitContext Plugin::init_context(const void* context) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find(contexts_, context, [](const auto& entry) { return entry.get(); });
-  return found == contexts_.end() ? Context() : **found;
+  const auto found = std::ranges::find(init_contexts_, context, [](const auto& entry) { return entry.get(); });
+  return found == init_contexts_.end() ? InitContext() : **found;
 }
 
 Result<Hold> Plugin::hold(int number) {
@@ -130,17 +130,17 @@ Result<Hold> Plugin::hold(int number) {
   if (device == nullptr)
     return Error(Status::out_of_range, fmt::format("no device {}: there are {}", number, device_count()));
   const std::lock_guard lock(mutex_);
-  if (device->station == nullptr) {
-    auto station = Station::open(device->settings());
-    if (!station) return std::move(station.error());
-    device->station = std::move(*station);
+  if (device->context == nullptr) {
+    auto context = Context::open(device->settings());
+    if (!context) return std::move(context.error());
+    device->context = std::move(*context);
   }
   ++device->comms;
   return Hold(*this, *device);
 }
 
 void Plugin::release(Device& device) {
-  Stations unused;
+  Contexts unused;
   const std::lock_guard lock(mutex_);
   --device.comms;
   unused = take_unused(false);
@@ -154,24 +154,24 @@ void Plugin::set_connecting(Device& device, const void* handle, bool connecting)
     device.connecting.erase(handle);
 }
 
-Plugin::Stations Plugin::take_unused(bool ending) {
-  Stations unused;
+Plugin::Contexts Plugin::take_unused(bool ending) {
+  Contexts unused;
   for (const auto& device : devices_) {
-    if (device->station == nullptr || device->comms != 0) continue;
+    if (device->context == nullptr || device->comms != 0) continue;
     // Without contexts there is no word that ends a connect which is never called again.
-    const bool awaited = !contexts_.empty() || !device->connecting.empty();
+    const bool awaited = !init_contexts_.empty() || !device->connecting.empty();
     if (awaited && !ending) continue;
     device->connecting.clear();
-    unused.push_back(std::move(device->station));
+    unused.push_back(std::move(device->context));
   }
   return unused;
 }
 
 bool Plugin::end() {
-  Stations unused;
+  Contexts unused;
   const std::lock_guard lock(mutex_);
   unused = take_unused(true);
-  return std::ranges::all_of(devices_, [](const auto& device) { return device->station == nullptr; });
+  return std::ranges::all_of(devices_, [](const auto& device) { return device->context == nullptr; });
 }
 
 }  // namespace railyard::nccl

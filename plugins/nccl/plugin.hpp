@@ -1,4 +1,4 @@
-/// Plugin: what the process holds between calls: settings, devices, communicators, and when stations open and close.
+/// Plugin: what the process holds between calls: settings, devices, communicators, and when contexts open and close.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,23 @@
 namespace railyard::nccl {
 
 /// One communicator, from init to finalize.
-struct Context {
+struct InitContext {
   std::uint32_t service_class = 0;
 };
 
 class Plugin;
 
-/// Keeps the station of a device open.
+/// Keeps the context of a device open.
 class Hold {
  public:
   Hold(Plugin& plugin, Device& device) : plugin_(&plugin), device_(&device) {}
   Hold(Hold&& other) noexcept;
   Hold& operator=(Hold&&) = delete;
   ~Hold();
-  /// A second one on the same station.
+  /// A second one on the same context.
   Hold another() const;
 
-  Station& station() const { return *device_->station; }
+  Context& context() const { return *device_->context; }
   Device& device() const { return *device_; }
 
  private:
@@ -39,7 +39,7 @@ class Hold {
   Device* device_;
 };
 
-/// A station opens with the first comm of its device. It closes when no comm uses it and no communicator is left: a job
+/// A context opens with the first comm of its device. It closes when no comm uses it and no communicator is left: a job
 /// that makes communicators one after the other keeps its links. Versions before 11 have no finalize, so that there
 /// only comms count: after the last is closed nothing of the plugin runs, and the library may be unloaded.
 ///
@@ -61,7 +61,7 @@ class Plugin {
   nccl_profiler profiler();
   /// What a context that NCCL hands over stands for. One that is none any more (a communicator split from one that has
   /// ended) is as good as one without a traffic class.
-  Context context(const void* context);
+  InitContext init_context(const void* context);
 
   Result<Hold> hold(int device);
   /// Whether the connect with this handle will be called again.
@@ -72,19 +72,19 @@ class Plugin {
 
  private:
   friend class Hold;
-  using Stations = std::vector<std::unique_ptr<Station>>;
+  using Contexts = std::vector<std::unique_ptr<Context>>;
 
   Result<void> discover(int abi_version);
   void announce(int abi_version) const;
   void release(Device& device);
-  /// Takes out the stations that are not needed, for their end outside the lock.
-  Stations take_unused(bool ending);
+  /// Takes out the contexts that are not needed, for their end outside the lock.
+  Contexts take_unused(bool ending);
 
   std::mutex mutex_;
   bool ready_ = false;
   Settings settings_;
   std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<std::unique_ptr<Context>> contexts_;
+  std::vector<std::unique_ptr<InitContext>> init_contexts_;
   nccl_profiler profiler_ = nullptr;
 };
 

@@ -17,7 +17,7 @@ struct MessageDescriptor {
   std::int32_t device;
   std::int32_t direction;  ///< 0: sent, 1: received
   std::int32_t tag;
-  std::int32_t slot;    ///< its place in a grouped receive
+  std::int32_t slot;    ///< its slot in a grouped receive
   std::uint64_t bytes;  ///< of a send: its size; of a receive: the room for it
 };
 static_assert(sizeof(MessageDescriptor) == 24);
@@ -25,7 +25,7 @@ static_assert(sizeof(MessageDescriptor) == 24);
 /// NCCL keeps 1 and 2 in the upper half for its own transports; the lower half is the version of the descriptor.
 inline constexpr std::int64_t kProfilerId = (std::int64_t{0x5259} << 16) | 1;
 
-struct Request {
+struct NcclRequest {
   ChannelComm* comm = nullptr;  ///< null: not under way
   railyard::Request* inner = nullptr;
   std::uint32_t messages = 0;
@@ -36,23 +36,23 @@ struct Request {
 class RequestPool {
  public:
   RequestPool() : requests_(Channel::kMostRequests) {
-    for (Request& request : requests_) free_.push_back(&request);
+    for (NcclRequest& request : requests_) free_.push_back(&request);
   }
   /// Null: all are under way.
-  Request* take() {
+  NcclRequest* take() {
     if (free_.empty()) return nullptr;
-    Request* const request = free_.back();
+    NcclRequest* const request = free_.back();
     free_.pop_back();
     return request;
   }
-  void give_back(Request* request) {
-    *request = Request();
+  void give_back(NcclRequest* request) {
+    *request = NcclRequest();
     free_.push_back(request);
   }
 
  private:
-  std::vector<Request> requests_;
-  std::vector<Request*> free_;
+  std::vector<NcclRequest> requests_;
+  std::vector<NcclRequest*> free_;
 };
 
 }  // namespace railyard::nccl

@@ -16,7 +16,7 @@ ChannelComm* channel_of(void* comm, Comm::Kind kind) {
   return known != nullptr && known->kind == kind ? static_cast<ChannelComm*>(known) : nullptr;
 }
 
-/// The ABI has no room for more: NCCL asks for no message of this size in one piece.
+/// The ABI has no room for more: NCCL asks for no single message of this size.
 int saturated(std::uint64_t bytes) { return static_cast<int>(std::min<std::uint64_t>(bytes, INT_MAX)); }
 
 }  // namespace
@@ -71,7 +71,7 @@ nccl_result flush(void* comm, int /*n*/, void** /*data*/, int* /*sizes*/, void**
 
 nccl_result test(void* request, int* done, int* sizes) noexcept {
   return guarded("test", [&]() -> nccl_result {
-    auto* const known = static_cast<Request*>(request);
+    auto* const known = static_cast<NcclRequest*>(request);
     if (done == nullptr) return misuse("test", "no place for the answer");
     *done = 0;
     if (known == nullptr || known->comm == nullptr) return misuse("test", "this request is not under way");

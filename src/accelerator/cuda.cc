@@ -16,16 +16,16 @@ namespace railyard::accelerator {
 
 namespace cuda {
 
-Current::Current(const Library& calls, Context context) : calls_(calls) {
+Current::Current(const Library& calls, CudaContext context) : calls_(calls) {
   calls_.exchange_capture_mode(&capture_mode_);
-  Context now = nullptr;
+  CudaContext now = nullptr;
   if (context == nullptr || (calls_.context_current(&now) == kSuccess && now == context)) return;
   code_ = calls_.context_push(context);
   pushed_ = code_ == kSuccess;
 }
 
 Current::~Current() {
-  Context popped = nullptr;
+  CudaContext popped = nullptr;
   if (pushed_) calls_.context_pop(&popped);
   calls_.exchange_capture_mode(&capture_mode_);
 }
@@ -84,18 +84,18 @@ Error CudaDriver::error(Code code, const char* call, int device, std::string_vie
   return Error(status, fmt::format("{}{}: {}: {}", call, where, name == nullptr ? std::to_string(code) : name, advice));
 }
 
-Result<Context> CudaDriver::context(int device) {
+Result<CudaContext> CudaDriver::context(int device) {
   if (!is_device(device)) {
     return Error(Status::out_of_range, fmt::format("there is no GPU {}: there are {}", device, devices()));
   }
   Gpu& gpu = *gpus_[static_cast<std::size_t>(device)];
   // Acquires what the thread that made it has stored.
-  if (Context made = gpu.context.load(std::memory_order_acquire); made != nullptr) return made;
+  if (CudaContext made = gpu.context.load(std::memory_order_acquire); made != nullptr) return made;
   const KeepSignals keep;
   const std::lock_guard lock(mutex_);
-  if (Context made = gpu.context.load(std::memory_order_relaxed); made != nullptr) return made;
+  if (CudaContext made = gpu.context.load(std::memory_order_relaxed); made != nullptr) return made;
   const Current none(calls_, nullptr);
-  Context made = nullptr;
+  CudaContext made = nullptr;
   if (const Code code = calls_.primary_retain(&made, gpu.handle); code != kSuccess) {
     return error(code, "cuDevicePrimaryCtxRetain", device, "is the GPU in exclusive mode, or its memory full?");
   }
@@ -103,11 +103,11 @@ Result<Context> CudaDriver::context(int device) {
   return made;
 }
 
-Result<Context> CudaDriver::any_context() {
-  Context current = nullptr;
+Result<CudaContext> CudaDriver::any_context() {
+  CudaContext current = nullptr;
   if (calls_.context_current(&current) == kSuccess && current != nullptr) return current;
   for (const auto& gpu : gpus_) {
-    if (Context made = gpu->context.load(std::memory_order_acquire); made != nullptr) return made;
+    if (CudaContext made = gpu->context.load(std::memory_order_acquire); made != nullptr) return made;
   }
   for (int device = 0; device < devices(); ++device) {
     unsigned flags = 0;

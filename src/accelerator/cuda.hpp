@@ -28,7 +28,7 @@ inline std::byte* as_pointer(Address address) { return reinterpret_cast<std::byt
 /// although some thread may be capturing a graph, and leave the capture valid: none of them belongs to it.
 class Current {
  public:
-  Current(const Library& calls, Context context);
+  Current(const Library& calls, CudaContext context);
   ~Current();
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;
@@ -80,14 +80,14 @@ class CudaDriver final : public Driver {
 
   const Library& calls() const { return calls_; }
   /// The device's primary context, which the CUDA runtime uses too. Made at the first call, kept for good.
-  Result<Context> context(int device);
+  Result<CudaContext> context(int device);
   /// "cuMemcpyAsync on GPU 0 (0000:1b:00.0): CUDA_ERROR_ILLEGAL_ADDRESS: `advice`".
   Error error(Code code, const char* call, int device, std::string_view advice) const;
 
   Result<ProgressWord> take_word(int device);
   void return_word(ProgressWord word);
   /// One mapping less of what `open_ipc` opened.
-  void close_ipc(Address address, Context context);
+  void close_ipc(Address address, CudaContext context);
 
  private:
   struct Gpu {
@@ -95,26 +95,26 @@ class CudaDriver final : public Driver {
     Uuid uuid{};
     std::string bus_id;
     bool writes_values = false;
-    std::atomic<Context> context{nullptr};
+    std::atomic<CudaContext> context{nullptr};
   };
   struct OpenIpc {
     Address address = 0;
     int users = 0;
   };
   /// The driver's name, id, size and who uses it: the name alone may come again for another allocation.
-  using IpcKey = std::tuple<std::array<std::byte, 64>, std::uint64_t, std::uint64_t, Context>;
+  using IpcKey = std::tuple<std::array<std::byte, 64>, std::uint64_t, std::uint64_t, CudaContext>;
 
   explicit CudaDriver(const Library& calls) : calls_(calls) {}
   bool is_device(int device) const { return device >= 0 && device < devices(); }
   int find_device(std::span<const std::byte, 16> uuid) const;
   Code ask(Address address, PointerFacts& facts);
   /// A context for memory of the host: one that is there, if any, since each takes hundreds of MiB of its GPU.
-  Result<Context> any_context();
+  Result<CudaContext> any_context();
   Result<std::unique_ptr<Shared>> share_ipc(const Allocation& allocation, ShareHandle handle);
   Result<std::unique_ptr<Shared>> share_descriptor(const Allocation& allocation, ShareHandle handle);
   Result<std::unique_ptr<Mapping>> map_ipc(const ShareHandle& handle, int owner, int user);
   Result<std::unique_ptr<Mapping>> map_descriptor(const ShareHandle& handle, int owner, int user);
-  Result<Address> open_ipc(const ShareHandle& handle, Context context, int owner);
+  Result<Address> open_ipc(const ShareHandle& handle, CudaContext context, int owner);
 
   const Library calls_;
   std::vector<std::unique_ptr<Gpu>> gpus_;
@@ -128,6 +128,7 @@ class CudaDriver final : public Driver {
 };
 
 /// The queue's end of open_queue.
-Result<std::unique_ptr<CopyQueue>> open_copy_queue(CudaDriver& driver, int device, Context context, bool writes_values);
+Result<std::unique_ptr<CopyQueue>> open_copy_queue(CudaDriver& driver, int device, CudaContext context,
+                                                   bool writes_values);
 
 }  // namespace railyard::accelerator::cuda

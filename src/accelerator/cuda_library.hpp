@@ -17,7 +17,7 @@ using MemoryHandle = unsigned long long;
 struct ContextObject;
 struct StreamObject;
 struct EventObject;
-using Context = ContextObject*;
+using CudaContext = ContextObject*;
 using Stream = StreamObject*;
 using Event = EventObject*;
 
@@ -109,11 +109,11 @@ struct Library {
   Code (*device_bus_id)(char* text, int bytes, Device device) = nullptr;
   Code (*device_attribute)(int* value, int attribute, Device device) = nullptr;
 
-  Code (*primary_retain)(Context* context, Device device) = nullptr;
+  Code (*primary_retain)(CudaContext* context, Device device) = nullptr;
   Code (*primary_state)(Device device, unsigned* flags, int* active) = nullptr;
-  Code (*context_push)(Context context) = nullptr;
-  Code (*context_pop)(Context* context) = nullptr;
-  Code (*context_current)(Context* context) = nullptr;
+  Code (*context_push)(CudaContext context) = nullptr;
+  Code (*context_pop)(CudaContext* context) = nullptr;
+  Code (*context_current)(CudaContext* context) = nullptr;
   Code (*context_priorities)(int* least, int* greatest) = nullptr;
   Code (*exchange_capture_mode)(int* mode) = nullptr;
 

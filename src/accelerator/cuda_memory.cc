@@ -16,7 +16,7 @@ constexpr std::uint64_t kMappedId = std::uint64_t{1} << 63;  ///< ids of physica
 
 class HostMemory final : public Pinned {
  public:
-  HostMemory(const CudaDriver& driver, Context context, std::span<std::byte> memory, std::byte* device_address,
+  HostMemory(const CudaDriver& driver, CudaContext context, std::span<std::byte> memory, std::byte* device_address,
              bool allocated)
       : driver_(driver), context_(context), memory_(memory), device_address_(device_address), allocated_(allocated) {}
   ~HostMemory() override {
@@ -30,7 +30,7 @@ class HostMemory final : public Pinned {
 
  private:
   const CudaDriver& driver_;
-  Context context_;
+  CudaContext context_;
   std::span<std::byte> memory_;
   std::byte* device_address_;
   bool allocated_;

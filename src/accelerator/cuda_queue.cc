@@ -20,7 +20,7 @@ constexpr const char* kAdvice =
 /// How the numbers of finished copies get here: the stream writes each to a word, or events are asked one by one.
 class StreamQueue final : public CopyQueue {
  public:
-  StreamQueue(CudaDriver& driver, int device, Context context, bool writes_values)
+  StreamQueue(CudaDriver& driver, int device, CudaContext context, bool writes_values)
       : driver_(driver), calls_(driver.calls()), device_(device), context_(context), writes_values_(writes_values) {}
 
   ~StreamQueue() override {
@@ -177,7 +177,7 @@ class StreamQueue final : public CopyQueue {
   CudaDriver& driver_;
   const Library& calls_;
   const int device_;
-  const Context context_;
+  const CudaContext context_;
   const bool writes_values_;
   Stream stream_ = nullptr;
   std::uint64_t submitted_ = 0;
@@ -195,7 +195,7 @@ class StreamQueue final : public CopyQueue {
 
 }  // namespace
 
-Result<std::unique_ptr<CopyQueue>> open_copy_queue(CudaDriver& driver, int device, Context context,
+Result<std::unique_ptr<CopyQueue>> open_copy_queue(CudaDriver& driver, int device, CudaContext context,
                                                    bool writes_values) {
   auto queue = std::make_unique<StreamQueue>(driver, device, context, writes_values);
   if (auto opened = queue->open(); !opened) return std::move(opened.error());

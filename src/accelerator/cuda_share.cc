@@ -30,7 +30,7 @@ class SharedMemory final : public Shared {
 
 class IpcMapping final : public Mapping {
  public:
-  IpcMapping(CudaDriver& driver, Context context, Address address, std::size_t bytes, int device)
+  IpcMapping(CudaDriver& driver, CudaContext context, Address address, std::size_t bytes, int device)
       : driver_(driver), context_(context), address_(address), bytes_(bytes), device_(device) {}
   ~IpcMapping() override { driver_.close_ipc(address_, context_); }
   std::span<std::byte> memory() const override { return {as_pointer(address_), bytes_}; }
@@ -38,7 +38,7 @@ class IpcMapping final : public Mapping {
 
  private:
   CudaDriver& driver_;
-  Context context_;
+  CudaContext context_;
   Address address_;
   std::size_t bytes_;
   int device_;
@@ -47,7 +47,7 @@ class IpcMapping final : public Mapping {
 /// What is reserved, mapped and imported, undone in turn.
 class DescriptorMapping final : public Mapping {
  public:
-  DescriptorMapping(CudaDriver& driver, Context context, int device)
+  DescriptorMapping(CudaDriver& driver, CudaContext context, int device)
       : driver_(driver), context_(context), device_(device) {}
   ~DescriptorMapping() override {
     const Library& calls = driver_.calls();
@@ -99,7 +99,7 @@ class DescriptorMapping final : public Mapping {
 
  private:
   CudaDriver& driver_;
-  Context context_;
+  CudaContext context_;
   int device_;
   MemoryHandle handle_ = 0;
   bool imported_ = false;
@@ -198,7 +198,7 @@ Result<std::unique_ptr<Mapping>> CudaDriver::map(const ShareHandle& handle, int 
   return handle.kind == ShareHandle::Kind::ipc ? map_ipc(handle, owner, user) : map_descriptor(handle, owner, user);
 }
 
-Result<Address> CudaDriver::open_ipc(const ShareHandle& handle, Context context, int owner) {
+Result<Address> CudaDriver::open_ipc(const ShareHandle& handle, CudaContext context, int owner) {
   const IpcKey key{handle.ipc, handle.id, handle.bytes, context};
   const std::lock_guard lock(mutex_);
   // Some drivers count how often a handle is open, older ones refuse the second time: opened once here.
@@ -227,10 +227,10 @@ Result<Address> CudaDriver::open_ipc(const ShareHandle& handle, Context context,
   return address;
 }
 
-void CudaDriver::close_ipc(Address address, Context context) {
+void CudaDriver::close_ipc(Address address, CudaContext context) {
   const std::lock_guard lock(mutex_);
   for (auto open = open_ipc_.begin(); open != open_ipc_.end(); ++open) {
-    if (open->second.address != address || std::get<Context>(open->first) != context) continue;
+    if (open->second.address != address || std::get<CudaContext>(open->first) != context) continue;
     if (--open->second.users > 0) return;
     const Current current(calls_, context);
     calls_.ipc_close(address);

@@ -7,7 +7,7 @@
 
 namespace railyard {
 
-/// How many letters must be put in, taken out, changed or swapped with their neighbour to make `a` into `b`.
+/// How many characters must be put in, taken out, changed or swapped with their neighbour to make `a` into `b`.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// The name of `known` that is fewest edits away from `name` (the first of equals); empty when nothing is known.

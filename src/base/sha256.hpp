@@ -10,7 +10,7 @@ namespace railyard {
 
 using Digest = std::array<std::byte, 32>;
 
-/// Hashes a message that comes in pieces.
+/// Hashes a message that comes in chunks.
 class Sha256 {
  public:
   void update(std::span<const std::byte> bytes);

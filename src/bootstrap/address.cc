@@ -79,13 +79,13 @@ void set_option(int socket, int level, int option, int value) {
 
 Result<Fd> listen_tcp(const Address& address, int backlog) {
   // A host's own name often resolves to 127.0.1.1 on that host, where nobody else could reach it: for a name, listen on
-  // every interface. Strangers are kept out by the job key.
+  // every interface. Unauthenticated peers are kept out by the job key.
   const bool exact = is_numeric(address.host) || address.host == "localhost";
   auto list = resolve(exact ? address.host.c_str() : nullptr, address.port, exact ? 0 : AI_PASSIVE);
   if (!list) return std::move(list.error());
   std::vector<const addrinfo*> entries;
   for (const addrinfo* entry = list->get(); entry != nullptr; entry = entry->ai_next) entries.push_back(entry);
-  // The IPv6 wildcard takes IPv4 callers too.
+  // The IPv6 wildcard takes IPv4 connections too.
   if (!exact)
     std::stable_partition(entries.begin(), entries.end(),
                           [](const addrinfo* entry) { return entry->ai_family == AF_INET6; });

@@ -66,7 +66,7 @@ class Client final : public Bootstrap {
     return options_.description.empty() ? "tcp " + where_ : options_.description;
   }
 
-  /// Tries until the deadline: the rendezvous may not be up yet, or be that of this job's last meeting.
+  /// Tries until the deadline: the rendezvous may not be up yet, or be that of this job's last rank group.
   Result<void> join() {
     const std::int64_t deadline = after(clock_.now(), options_.timeout_ns);
     Random jitter(static_cast<std::uint64_t>(clock_.now()) + static_cast<std::uint64_t>(options_.rank));
@@ -137,7 +137,7 @@ class Client final : public Bootstrap {
     }
     const std::int64_t left = std::max<std::int64_t>(deadline - clock_.now(), 0);
     auto joined = call(Call::join, own_name(), Deadline::in(std::chrono::nanoseconds(left)));
-    // A rendezvous that goes away now is that of the last meeting; the next one may come.
+    // A rendezvous that goes away now is that of the last rank group; the next one may come.
     said_no_ = !socket_error_.has_value();
     if (!joined && !said_no_) broken_.reset();
     if (!joined) return std::move(joined.error());

@@ -133,9 +133,9 @@ std::span<const std::byte> ClientCore::outgoing() const {
 
 void ClientCore::sent(std::size_t bytes) {
   while (bytes > 0 && !queue_.empty()) {
-    const std::size_t piece = std::min(bytes, queue_.front().size() - queue_offset_);
-    queue_offset_ += piece;
-    bytes -= piece;
+    const std::size_t chunk = std::min(bytes, queue_.front().size() - queue_offset_);
+    queue_offset_ += chunk;
+    bytes -= chunk;
     if (queue_offset_ == queue_.front().size()) {
       queue_.pop_front();
       queue_offset_ = 0;

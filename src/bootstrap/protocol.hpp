@@ -182,7 +182,7 @@ class FrameReader {
   std::size_t taken_ = 0;  ///< bytes at the front that were consumed already
 };
 
-/// Text of a stranger made fit for a log: control characters become '?'.
+/// Text of an unauthenticated peer made fit for a log: control characters become '?'.
 std::string printable(std::string_view text);
 /// "rank 3", "rank 3 and rank 7", "rank 1, rank 2 and rank 3"; long lists end in "and 12 more".
 std::string list_ranks(std::span<const std::int32_t> ranks);

@@ -126,7 +126,7 @@ class Server::Loop {
 
   void run() {
     std::array<epoll_event, 128> events;
-    std::int64_t stop_by = Meeting::kNever;
+    std::int64_t stop_by = RankGroup::kNever;
     for (;;) {
       const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms(stop_by));
       for (int i = 0; i < count; ++i) handle(events[static_cast<std::size_t>(i)]);
@@ -135,7 +135,7 @@ class Server::Loop {
       resume_accepting();
       settle();
       if (stop_.load(std::memory_order_acquire)) {
-        if (stop_by == Meeting::kNever) {
+        if (stop_by == RankGroup::kNever) {
           stop_by = clock_.now() + kDrainNs;
           listener_.reset();
         }
@@ -147,7 +147,7 @@ class Server::Loop {
   int wait_ms(std::int64_t stop_by) const {
     std::int64_t until = std::min(core_.deadline(), stop_by);
     if (accept_paused_until_ != 0) until = std::min(until, accept_paused_until_);
-    if (until == Meeting::kNever) return -1;
+    if (until == RankGroup::kNever) return -1;
     // Rounded up: waking a little early would spin.
     return static_cast<int>(std::clamp<std::int64_t>((until - clock_.now() + 999'999) / 1'000'000, 0, 3'600'000));
   }
@@ -175,7 +175,7 @@ class Server::Loop {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
         const int code = errno;
-        if (!core_.drop_oldest_stranger()) return pause_accepting(code);
+        if (!core_.drop_oldest_unauthenticated()) return pause_accepting(code);
         close_dropped();
         continue;
       }
@@ -303,7 +303,7 @@ Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options) {
   core.job_key = options.job_key;
   core.where = listener->address.text();
   core.handshake_timeout_ns = options.handshake_timeout_ns;
-  core.most_strangers = options.most_strangers;
+  core.most_unauthenticated = options.most_unauthenticated;
   return std::unique_ptr<Server>(
       new Server(std::make_unique<Loop>(std::move(*listener), std::move(epoll), std::move(wake), std::move(core))));
 }

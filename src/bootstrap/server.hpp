@@ -15,7 +15,7 @@ struct ServerOptions {
   std::int32_t size = 1;
   std::string job_key;
   std::int64_t handshake_timeout_ns = 10'000'000'000;
-  std::size_t most_strangers = 0;  ///< connections that have proven nothing yet; 0: by the job's size
+  std::size_t most_unauthenticated = 0;  ///< connections that have proven nothing yet; 0: by the job's size
 };
 
 class Server {

@@ -11,8 +11,8 @@ namespace railyard::bootstrap {
 
 namespace {
 
-/// A closed meeting, the one under way and one or two whose first ranks are ahead of the others.
-constexpr std::size_t kMostMeetings = 4;
+/// A closed rank group, the one under way and one or two whose first ranks are ahead of the others.
+constexpr std::size_t kMostGroups = 4;
 /// How long one that was refused gets to read why.
 constexpr std::int64_t kLingerNs = 2'000'000'000;
 /// Frames that a rank may leave unread.
@@ -27,7 +27,8 @@ Result<Nonce> nonce_of_the_system() {
 }  // namespace
 
 ServerCore::ServerCore(ServerCoreOptions options) : options_(std::move(options)) {
-  if (options_.most_strangers == 0) options_.most_strangers = 64 + 2 * static_cast<std::size_t>(options_.size);
+  if (options_.most_unauthenticated == 0)
+    options_.most_unauthenticated = 64 + 2 * static_cast<std::size_t>(options_.size);
   if (!options_.make_nonce) options_.make_nonce = nonce_of_the_system;
   job_.size = options_.size;
   job_.where = options_.where;
@@ -36,7 +37,7 @@ ServerCore::ServerCore(ServerCoreOptions options) : options_(std::move(options))
 }
 
 ConnectionId ServerCore::connected(const std::string& peer, std::int64_t now_ns) {
-  while (limited_.size() >= options_.most_strangers && drop_oldest_stranger()) {
+  while (limited_.size() >= options_.most_unauthenticated && drop_oldest_unauthenticated()) {
   }
   const ConnectionId id = ++last_id_;
   Connection& connection = connections_.try_emplace(id, peer).first->second;
@@ -45,7 +46,7 @@ ConnectionId ServerCore::connected(const std::string& peer, std::int64_t now_ns)
   return id;
 }
 
-bool ServerCore::drop_oldest_stranger() {
+bool ServerCore::drop_oldest_unauthenticated() {
   if (limited_.empty()) return false;
   drop(*limited_.begin());
   return true;
@@ -150,13 +151,13 @@ bool ServerCore::welcome(ConnectionId id, Connection& connection, std::int64_t n
     return false;
   }
   Complaint complaint;
-  connection.meeting = find_meeting(handshake.rank, complaint);
-  if (!connection.meeting) {
+  connection.group = find_group(handshake.rank, complaint);
+  if (!connection.group) {
     refuse(id, connection, std::move(complaint), now_ns);
     return false;
   }
-  connection.meeting->take_seat(handshake.rank, connection.peer);
-  members_[{connection.meeting.get(), handshake.rank}] = id;
+  connection.group->take_seat(handshake.rank, connection.peer);
+  members_[{connection.group.get(), handshake.rank}] = id;
   job_.refused[static_cast<std::size_t>(handshake.rank)] = false;
   send(id, connection, make_frame(FrameType::welcome, encode(proof_of(options_.job_key, handshake, Side::server))));
   connection.phase = Phase::member;
@@ -167,60 +168,60 @@ bool ServerCore::welcome(ConnectionId id, Connection& connection, std::int64_t n
   return true;
 }
 
-std::shared_ptr<Meeting> ServerCore::find_meeting(std::int32_t rank, Complaint& complaint) {
-  end_old_meetings();
-  for (const auto& meeting : meetings_) {
-    switch (meeting->seat(rank)) {
-      case Meeting::Seat::empty:
-        return meeting;
-      case Meeting::Seat::taken:
+std::shared_ptr<RankGroup> ServerCore::find_group(std::int32_t rank, Complaint& complaint) {
+  end_old_groups();
+  for (const auto& group : groups_) {
+    switch (group->seat(rank)) {
+      case RankGroup::Seat::empty:
+        return group;
+      case RankGroup::Seat::taken:
         complaint = {Status::refused, rank,
                      fmt::format("rank {} is here already ({}): two processes have RAILYARD_RANK={}, or one has two "
                                  "worlds open at a time",
-                                 rank, meeting->name(rank), rank)};
+                                 rank, group->name(rank), rank)};
         return nullptr;
-      case Meeting::Seat::lost:
+      case RankGroup::Seat::lost:
         complaint = {
             Status::peer_lost, rank,
             fmt::format("rank {} was here and is gone; wait until every other rank has closed its bootstrap", rank)};
         return nullptr;
-      case Meeting::Seat::left:
-        break;  // ahead of the others: it sits down for the next meeting
+      case RankGroup::Seat::left:
+        break;  // ahead of the others: it belongs to the next group
     }
   }
-  if (meetings_.size() >= kMostMeetings) {
+  if (groups_.size() >= kMostGroups) {
     complaint = {Status::refused, rank, fmt::format("rank {} has come and gone too often for the other ranks", rank)};
     return nullptr;
   }
-  return meetings_.emplace_back(std::make_shared<Meeting>(job_));
+  return groups_.emplace_back(std::make_shared<RankGroup>(job_));
 }
 
-void ServerCore::end_old_meetings() {
-  while (!meetings_.empty() && meetings_.front()->over()) meetings_.pop_front();
+void ServerCore::end_old_groups() {
+  while (!groups_.empty() && groups_.front()->over()) groups_.pop_front();
 }
 
 bool ServerCore::handle_member(ConnectionId id, Connection& connection, Frame& frame, std::int64_t now_ns) {
   const std::int32_t rank = connection.handshake.rank;
-  const auto meeting = connection.meeting;
+  const auto group = connection.group;
   if (frame.type == FrameType::leave && frame.payload.empty()) {
-    members_.erase({meeting.get(), rank});
-    connection.meeting.reset();
+    members_.erase({group.get(), rank});
+    connection.group.reset();
     begin_closing(id, connection, now_ns);
-    deliver(meeting, meeting->leave(rank));
+    deliver(group, group->leave(rank));
     return false;
   }
   auto enter = frame.type == FrameType::enter ? parse_enter(frame.payload) : std::nullopt;
-  if (!enter || meeting->waits(rank) || connection.queue.size() > 2 * kMostUnread) {
+  if (!enter || group->waits(rank) || connection.queue.size() > 2 * kMostUnread) {
     protocol_error(id, connection, "a message that makes no sense at this point", now_ns);
     return false;
   }
-  deliver(meeting, meeting->enter(rank, std::move(*enter), now_ns));
+  deliver(group, group->enter(rank, std::move(*enter), now_ns));
   return true;
 }
 
-void ServerCore::deliver(const std::shared_ptr<Meeting>& meeting, const Meeting::Outcome& outcome) {
+void ServerCore::deliver(const std::shared_ptr<RankGroup>& group, const RankGroup::Outcome& outcome) {
   for (const std::int32_t rank : outcome.recipients) {
-    const auto member = members_.find({meeting.get(), rank});
+    const auto member = members_.find({group.get(), rank});
     if (member == members_.end()) continue;
     send(member->second, connections_.at(member->second), outcome.frame);
   }
@@ -249,14 +250,14 @@ void ServerCore::protocol_error(ConnectionId id, Connection& connection, std::st
     return;
   }
   const std::int32_t rank = connection.handshake.rank;
-  const auto meeting = std::exchange(connection.meeting, nullptr);
-  members_.erase({meeting.get(), rank});
+  const auto group = std::exchange(connection.group, nullptr);
+  members_.erase({group.get(), rank});
   log_warn("the rendezvous at {} closes the connection of rank {}: it sent {}", job_.where, rank, what);
   send(id, connection,
        make_frame(FrameType::failure,
                   encode(Complaint{Status::invalid, rank, fmt::format("received {}", what)}, kMostText)));
   begin_closing(id, connection, now_ns);
-  deliver(meeting, meeting->lose(rank, fmt::format("it sent {}", what)));
+  deliver(group, group->lose(rank, fmt::format("it sent {}", what)));
 }
 
 void ServerCore::begin_closing(ConnectionId id, Connection& connection, std::int64_t now_ns) {
@@ -269,21 +270,21 @@ void ServerCore::begin_closing(ConnectionId id, Connection& connection, std::int
 void ServerCore::closed(ConnectionId id, std::string_view why) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
-  const auto meeting = found->second.meeting;
+  const auto group = found->second.group;
   const std::int32_t rank = found->second.handshake.rank;
   limited_.erase(id);
   touched_.erase(id);
   connections_.erase(found);
-  if (!meeting) return;
-  members_.erase({meeting.get(), rank});
-  deliver(meeting, meeting->lose(rank, why));
+  if (!group) return;
+  members_.erase({group.get(), rank});
+  deliver(group, group->lose(rank, why));
 }
 
 void ServerCore::process_ended(std::int32_t rank, std::string how) {
   if (rank < 0 || rank >= job_.size || !job_.ended[static_cast<std::size_t>(rank)].empty()) return;
   job_.ended[static_cast<std::size_t>(rank)] = std::move(how);
   job_.ended_in_order.push_back(rank);
-  for (const auto& meeting : meetings_) deliver(meeting, meeting->process_ended(rank));
+  for (const auto& group : groups_) deliver(group, group->process_ended(rank));
 }
 
 void ServerCore::tick(std::int64_t now_ns) {
@@ -292,13 +293,13 @@ void ServerCore::tick(std::int64_t now_ns) {
     if (connections_.at(id).deadline_ns <= now_ns) late.push_back(id);
   }
   for (const ConnectionId id : late) drop(id);
-  for (const auto& meeting : meetings_) deliver(meeting, meeting->tick(now_ns));
+  for (const auto& group : groups_) deliver(group, group->tick(now_ns));
 }
 
 std::int64_t ServerCore::deadline() const {
-  std::int64_t earliest = Meeting::kNever;
+  std::int64_t earliest = RankGroup::kNever;
   for (const ConnectionId id : limited_) earliest = std::min(earliest, connections_.at(id).deadline_ns);
-  for (const auto& meeting : meetings_) earliest = std::min(earliest, meeting->deadline());
+  for (const auto& group : groups_) earliest = std::min(earliest, group->deadline());
   return earliest;
 }
 
@@ -313,9 +314,9 @@ void ServerCore::sent(ConnectionId id, std::size_t bytes) {
   if (found == connections_.end()) return;
   Connection& connection = found->second;
   while (bytes > 0 && !connection.queue.empty()) {
-    const std::size_t piece = std::min(bytes, connection.queue.front()->size() - connection.queue_offset);
-    connection.queue_offset += piece;
-    bytes -= piece;
+    const std::size_t chunk = std::min(bytes, connection.queue.front()->size() - connection.queue_offset);
+    connection.queue_offset += chunk;
+    bytes -= chunk;
     if (connection.queue_offset == connection.queue.front()->size()) {
       connection.queue.pop_front();
       connection.queue_offset = 0;

@@ -1,7 +1,8 @@
 /// The rendezvous without its sockets: bytes of connections in, bytes for connections out. One thread at a time.
 ///
-/// Nobody is trusted before the proof of the job key: a stranger gets a frame of at most `kMostHandshake` bytes, a few
-/// seconds, and a place among a bounded number of strangers in which a newcomer replaces the oldest.
+/// Nobody is trusted before the proof of the job key: an unauthenticated peer gets a frame of at most `kMostHandshake`
+/// bytes, a few seconds, and a slot among a bounded number of unauthenticated peers in which a newcomer replaces the
+/// oldest.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "bootstrap/meeting.hpp"
 #include "bootstrap/protocol.hpp"
+#include "bootstrap/rank_group.hpp"
 
 namespace railyard::bootstrap {
 
@@ -28,7 +29,7 @@ struct ServerCoreOptions {
   std::string job_key;
   std::string where;  ///< the address, for messages
   std::int64_t handshake_timeout_ns = 10'000'000'000;
-  std::size_t most_strangers = 0;             ///< 0: enough for every rank to arrive twice at once
+  std::size_t most_unauthenticated = 0;       ///< 0: enough for every rank to arrive twice at once
   std::function<Result<Nonce>()> make_nonce;  ///< empty: from the system
 };
 
@@ -45,7 +46,7 @@ class ServerCore {
   void process_ended(std::int32_t rank, std::string how);
   /// Handles what is due.
   void tick(std::int64_t now_ns);
-  /// When `tick` is next due; Meeting::kNever: not by itself.
+  /// When `tick` is next due; RankGroup::kNever: not by itself.
   std::int64_t deadline() const;
 
   /// What waits to be sent on a connection; empty: nothing.
@@ -59,7 +60,7 @@ class ServerCore {
   std::vector<ConnectionId> take_dropped();
 
   /// Gives up the connection that has gone longest without proving anything; false when there is none.
-  bool drop_oldest_stranger();
+  bool drop_oldest_unauthenticated();
 
   std::size_t connections() const { return connections_.size(); }
   bool anything_outgoing() const;
@@ -74,8 +75,8 @@ class ServerCore {
     FrameReader reader;
     Handshake handshake;
     std::optional<Seal> seal;
-    std::shared_ptr<Meeting> meeting;
-    std::int64_t deadline_ns = 0;  ///< of a stranger, or of one that is being closed
+    std::shared_ptr<RankGroup> group;
+    std::int64_t deadline_ns = 0;  ///< of an unauthenticated peer, or of one that is being closed
     std::deque<SharedBytes> queue;
     std::size_t queue_offset = 0;
   };
@@ -90,18 +91,18 @@ class ServerCore {
   void protocol_error(ConnectionId id, Connection& connection, std::string_view what, std::int64_t now_ns);
   void begin_closing(ConnectionId id, Connection& connection, std::int64_t now_ns);
   /// Where `rank` may sit down; null with `complaint` filled in when nowhere.
-  std::shared_ptr<Meeting> find_meeting(std::int32_t rank, Complaint& complaint);
-  void deliver(const std::shared_ptr<Meeting>& meeting, const Meeting::Outcome& outcome);
-  void end_old_meetings();
+  std::shared_ptr<RankGroup> find_group(std::int32_t rank, Complaint& complaint);
+  void deliver(const std::shared_ptr<RankGroup>& group, const RankGroup::Outcome& outcome);
+  void end_old_groups();
   void drop(ConnectionId id);
 
   ServerCoreOptions options_;
   Job job_;
-  std::deque<std::shared_ptr<Meeting>> meetings_;
+  std::deque<std::shared_ptr<RankGroup>> groups_;
   std::map<ConnectionId, Connection> connections_;
-  std::map<std::pair<const Meeting*, std::int32_t>, ConnectionId> members_;
+  std::map<std::pair<const RankGroup*, std::int32_t>, ConnectionId> members_;
   std::set<ConnectionId>
-      limited_;  ///< those with a deadline of their own: strangers and those being closed, oldest first
+      limited_;  ///< those with a deadline of their own: unauthenticated peers and those being closed, oldest first
   std::set<ConnectionId> touched_;
   std::vector<ConnectionId> dropped_;
   ConnectionId last_id_ = 0;

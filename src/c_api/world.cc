@@ -175,7 +175,7 @@ ry_status ry_world_read_statistics(const ry_world* world, ry_world_statistics* s
                    now.dropped_malformed,    now.backpressure,
                    now.links_suspected,      now.links_lost,
                    now.links_rejoined,       now.fences,
-                   now.units_replayed,       now.peers_lost,
+                   now.segments_replayed,    now.peers_lost,
                    now.peers_stalled};
     return RY_OK;
   });

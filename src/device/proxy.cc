@@ -30,12 +30,12 @@ DeviceProxy::State::State(Window& window, const DeviceOptions& options, device_d
     rings_.push_back(std::move(ring));
   }
   for (std::uint32_t number = 0; number < options.threads; ++number) {
-    auto worker = std::make_unique<Worker>();
-    worker->under_way.resize(static_cast<std::size_t>(state_.world().size));
+    auto proxy = std::make_unique<ProxyThread>();
+    proxy->under_way.resize(static_cast<std::size_t>(state_.world().size));
     for (std::uint32_t ring = number; ring < options.rings; ring += options.threads) {
-      worker->rings.push_back(rings_[ring].get());
+      proxy->rings.push_back(rings_[ring].get());
     }
-    workers_.push_back(std::move(worker));
+    proxies_.push_back(std::move(proxy));
   }
 }
 
@@ -53,17 +53,17 @@ bool DeviceProxy::State::load(const Ring& ring, Command& command) const {
   return true;
 }
 
-bool DeviceProxy::State::pass(Worker& worker) {
+bool DeviceProxy::State::pass(ProxyThread& proxy) {
   bool news = false;
-  for (Ring* ring : worker.rings) news |= take(worker, *ring);
-  if (worker.pending > 0) {
+  for (Ring* ring : proxy.rings) news |= take(proxy, *ring);
+  if (proxy.pending > 0) {
     transport::Engine& engine = state_.engine();
-    if (engine.baton().try_take()) {
+    if (engine.progress_lock().try_take()) {
       engine.progress();
-      engine.baton().give();
+      engine.progress_lock().give();
     }
-    for (Ring* ring : worker.rings) {
-      if (ring->completed < ring->consumed) news |= retire(worker, *ring);
+    for (Ring* ring : proxy.rings) {
+      if (ring->completed < ring->consumed) news |= retire(proxy, *ring);
     }
   }
   return news;
@@ -71,31 +71,31 @@ bool DeviceProxy::State::pass(Worker& worker) {
 
 bool DeviceProxy::State::pass_all() {
   bool news = false;
-  for (auto& worker : workers_) news |= pass(*worker);
+  for (auto& proxy : proxies_) news |= pass(*proxy);
   return news;
 }
 
 /// Takes a batch: one ring that is always full does not keep the others waiting.
-bool DeviceProxy::State::take(Worker& worker, Ring& ring) {
+bool DeviceProxy::State::take(ProxyThread& proxy, Ring& ring) {
   const std::uint64_t before = ring.consumed;
   Command command;
   while (ring.consumed - before < kBatch && ring.consumed - ring.completed < kMostPending && load(ring, command)) {
-    if (!issue_one(worker, ring, command)) break;
+    if (!issue_one(proxy, ring, command)) break;
     ++ring.consumed;
   }
   if (ring.consumed == before) return false;
-  worker.pending += ring.consumed - before;
+  proxy.pending += ring.consumed - before;
   ring.commands.store(ring.consumed, std::memory_order_relaxed);
   // Release: the slots have been read.
   device::detail::store_system(&ring.progress->consumed, ring.consumed);
-  retire(worker, ring);
+  retire(proxy, ring);
   return true;
 }
 
 /// False: not now.
-bool DeviceProxy::State::issue_one(Worker& worker, Ring& ring, const Command& command) {
-  const bool known = command.rank < worker.under_way.size();
-  if (known && worker.under_way[command.rank] >= kMostToOne) return false;
+bool DeviceProxy::State::issue_one(ProxyThread& proxy, Ring& ring, const Command& command) {
+  const bool known = command.rank < proxy.under_way.size();
+  if (known && proxy.under_way[command.rank] >= kMostToOne) return false;
   Pending& pending = ring.at(ring.consumed);
   pending.ticket = {};
   pending.operation = command.operation;
@@ -110,7 +110,7 @@ bool DeviceProxy::State::issue_one(Worker& worker, Ring& ring, const Command& co
     return true;
   }
   pending.ticket = *issued;
-  if (pending.ticket.number != 0) ++worker.under_way[command.rank];
+  if (pending.ticket.number != 0) ++proxy.under_way[command.rank];
   return true;
 }
 
@@ -122,7 +122,7 @@ bool DeviceProxy::State::is_done(const Pending& pending) const {
 }
 
 /// Publishes what is complete, in order.
-bool DeviceProxy::State::retire(Worker& worker, Ring& ring) {
+bool DeviceProxy::State::retire(ProxyThread& proxy, Ring& ring) {
   const std::uint64_t before = ring.completed;
   for (; ring.completed < ring.consumed; ++ring.completed) {
     Pending& pending = ring.at(ring.completed);
@@ -135,14 +135,14 @@ bool DeviceProxy::State::retire(Worker& worker, Ring& ring) {
             pending.dropped = true;
           }
         }
-        --worker.under_way[static_cast<std::size_t>(pending.ticket.peer)];
+        --proxy.under_way[static_cast<std::size_t>(pending.ticket.peer)];
         pending.ticket = {};
       }
     }
     if (pending.dropped && stopped()) break;  // until `resume`
   }
   if (ring.completed == before) return false;
-  worker.pending -= ring.completed - before;
+  proxy.pending -= ring.completed - before;
   // Release: what was completed is visible, counters too.
   device::detail::store_system(&ring.progress->completed, ring.completed);
   return true;

@@ -74,7 +74,7 @@ class DeviceProxy::State {
 
     Pending& at(std::uint64_t index) { return pending[index % kMostPending]; }
   };
-  struct Worker {
+  struct ProxyThread {
     std::vector<Ring*> rings;
     std::vector<std::uint32_t> under_way;  ///< by rank
     std::uint64_t pending = 0;
@@ -84,20 +84,20 @@ class DeviceProxy::State {
   };
 
   // proxy.cc
-  bool pass(Worker& worker);
-  bool take(Worker& worker, Ring& ring);
+  bool pass(ProxyThread& proxy);
+  bool take(ProxyThread& proxy, Ring& ring);
   bool load(const Ring& ring, Command& command) const;
-  bool issue_one(Worker& worker, Ring& ring, const Command& command);
-  bool retire(Worker& worker, Ring& ring);
+  bool issue_one(ProxyThread& proxy, Ring& ring, const Command& command);
+  bool retire(ProxyThread& proxy, Ring& ring);
   bool is_done(const Pending& pending) const;
   void fail(const Ring& ring, std::uint64_t index, const Pending& pending, Error error);
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
 
   // threads.cc
-  void run(Worker& worker);
-  bool attend(Worker& worker, std::int64_t now);
+  void run(ProxyThread& proxy);
+  bool attend(ProxyThread& proxy, std::int64_t now);
   void ask_after(int peer);
-  void watch_peers(Worker& worker, std::int64_t now);
+  void watch_peers(ProxyThread& proxy, std::int64_t now);
   bool nap(std::int64_t nanoseconds, std::uint64_t& woken);
   void stop_threads();
   Error kernel_failure() const;
@@ -108,7 +108,7 @@ class DeviceProxy::State {
   const DeviceOptions options_;
   device_detail::SharedMemory memory_;
   std::vector<std::unique_ptr<Ring>> rings_;
-  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<ProxyThread>> proxies_;
   device_detail::Report* error_ = nullptr;
   std::atomic<bool> stop_{false};
   std::atomic<bool> wedged_{false};

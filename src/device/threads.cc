@@ -31,12 +31,12 @@ std::int64_t proxy_now() {
 }  // namespace
 
 void DeviceProxy::State::start() {
-  for (auto& worker : workers_) {
-    worker->thread = std::thread([this, mine = worker.get()] { run(*mine); });
+  for (auto& proxy : proxies_) {
+    proxy->thread = std::thread([this, mine = proxy.get()] { run(*mine); });
   }
 }
 
-void DeviceProxy::State::run(Worker& worker) {
+void DeviceProxy::State::run(ProxyThread& proxy) {
   ::pthread_setname_np(::pthread_self(), "railyard-proxy");
   ::prctl(PR_SET_TIMERSLACK, 1);  // naps are short
   transport::Engine& engine = state_.engine();
@@ -48,17 +48,17 @@ void DeviceProxy::State::run(Worker& worker) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       continue;
     }
-    const bool news = pass(worker);
+    const bool news = pass(proxy);
     now = proxy_now();
-    const bool awaited = attend(worker, now);
-    watch_peers(worker, now);
+    const bool awaited = attend(proxy, now);
+    watch_peers(proxy, now);
     if (news || awaited) last_news = now;
     const std::int64_t idle = now - last_news;
     if (idle < options_.spin.count()) {
       // Kernels wait for what peers send as well: nobody else makes the pass that brings it.
-      if (worker.pending == 0 && engine.baton().try_take()) {
+      if (proxy.pending == 0 && engine.progress_lock().try_take()) {
         engine.progress();
-        engine.baton().give();
+        engine.progress_lock().give();
       }
       if (!news) ::sched_yield();
       continue;
@@ -86,9 +86,9 @@ void DeviceProxy::State::wake() {
 }
 
 /// Whether a kernel is waiting for something; asks after the rank that it waits for.
-bool DeviceProxy::State::attend(Worker& worker, std::int64_t now) {
+bool DeviceProxy::State::attend(ProxyThread& proxy, std::int64_t now) {
   bool awaited = false;
-  for (Ring* ring : worker.rings) {
+  for (Ring* ring : proxy.rings) {
     const Word attention = device::detail::load_system(ring->attention);
     if (attention == ring->attention_seen) continue;
     awaited = true;
@@ -97,8 +97,8 @@ bool DeviceProxy::State::attend(Worker& worker, std::int64_t now) {
     if (peer != ring->awaited || now - ring->attended_at > kAskPeerAfter) ring->awaited_since = now;  // another wait
     ring->awaited = peer;
     ring->attended_at = now;
-    if (now - ring->awaited_since > kAskPeerAfter && now - worker.asked_at > kAskPeerAgain) {
-      worker.asked_at = now;
+    if (now - ring->awaited_since > kAskPeerAfter && now - proxy.asked_at > kAskPeerAgain) {
+      proxy.asked_at = now;
       ask_after(peer);
     }
   }
@@ -109,15 +109,15 @@ bool DeviceProxy::State::attend(Worker& worker, std::int64_t now) {
 void DeviceProxy::State::ask_after(int peer) {
   if (peer < 0 || peer >= state_.world().size || state_.is_self(peer)) return;
   transport::Engine& engine = state_.engine();
-  const transport::BatonHold hold(engine.baton());
+  const transport::ProgressGuard hold(engine.progress_lock());
   const transport::Flow* const flow = engine.existing_flow(peer);
   if (flow == nullptr || flow->route->concerned_since == 0) engine.check_on(peer);
 }
 
 /// Tells kernels which ranks are gone. By one thread: the words are its own.
-void DeviceProxy::State::watch_peers(Worker& worker, std::int64_t now) {
-  if (&worker != workers_.front().get() || now - worker.lost_looked_at < kLookForLosses) return;
-  worker.lost_looked_at = now;
+void DeviceProxy::State::watch_peers(ProxyThread& proxy, std::int64_t now) {
+  if (&proxy != proxies_.front().get() || now - proxy.lost_looked_at < kLookForLosses) return;
+  proxy.lost_looked_at = now;
   const transport::Engine& engine = state_.engine();
   if (!engine.any_failed()) return;
   Word* const lost = memory_.shared<Word>(memory_.layout().lost);
@@ -135,8 +135,8 @@ void DeviceProxy::State::watch_peers(Worker& worker, std::int64_t now) {
 void DeviceProxy::State::stop_threads() {
   stop_.store(true, std::memory_order_release);
   wake();
-  for (auto& worker : workers_) {
-    if (worker->thread.joinable()) worker->thread.join();
+  for (auto& proxy : proxies_) {
+    if (proxy->thread.joinable()) proxy->thread.join();
   }
 }
 

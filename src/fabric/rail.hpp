@@ -3,7 +3,7 @@
 /// A rail is one local way into the network. It moves bytes and says when they moved; sequence numbers,
 /// acknowledgements, retries and health are the transport's. Rules that hold for every call:
 ///  - nothing here blocks; a full queue is `busy`, never an error, and leaves nothing behind;
-///  - calls come from one thread at a time (the transport holds the engine's baton);
+///  - calls come from one thread at a time (the transport holds the engine's progress lock);
 ///  - a PostContext belongs to the rail from a `posted` answer until its completion came out of `poll`.
 #pragma once
 
@@ -53,7 +53,7 @@ struct LinkNameHash {
   std::size_t operator()(const LinkName& name) const { return name.high ^ (name.low * 0x9e3779b97f4a7c15ULL); }
 };
 
-/// How a link is known at its target: the sender's name for it, the same for all its lives, and which life this is.
+/// How a link is known at its target: the sender's name for it, the same in all its epochs, and which epoch this is.
 struct LinkTag {
   LinkName id = {};
   std::uint32_t epoch = 0;
@@ -123,15 +123,15 @@ struct AtomicRequest {
   std::uint64_t compare = 0;  ///< for a swap: what must be there
 };
 
-/// One piece of local memory, with its descriptor for the lane used.
-struct LocalPiece {
+/// One chunk of local memory, with its descriptor for the lane used.
+struct LocalChunk {
   void* address = nullptr;
   std::size_t bytes = 0;
   void* descriptor = nullptr;
 };
 
 /// One place in a remote region.
-struct RemotePiece {
+struct RemoteChunk {
   RemoteId remote = 0;
   std::uint64_t address = 0;
   std::uint64_t key = 0;
@@ -175,7 +175,7 @@ struct Event {
              ///< up
     failed,  ///< the operation of `context` failed; `error` says why
     lost,    ///< the link to `remote` is broken: to be disconnected. `refused`: its machine answers, nobody is there.
-             ///< `unwanted`: the peer's rail is there and does not take this life
+             ///< `unwanted`: the peer's rail is there and does not take this epoch
     left,    ///< a peer's link to here, `link`, has ended without being fenced
     rail_down,  ///< this rail's interface cannot carry anything now
     rail_up,    ///< it can again
@@ -213,9 +213,9 @@ class Rail {
   /// Ends a link, also one that was lost. The contexts it still holds come out of `poll` as `failed`, all of them; when
   /// the last one has, local memory that they named is no longer touched.
   virtual void disconnect(RemoteId remote) = 0;
-  /// At the target: shuts out what a peer sent on the link `tag.id` in its lives up to `tag.epoch`, and refuses such
-  /// lives from now on. True once nothing of them can land any more and all that did has come out of `poll`; false: ask
-  /// again after a poll. Where fencing is timed it only says the latter.
+  /// At the target: shuts out what a peer sent on the link `tag.id` in its epochs up to `tag.epoch`, and refuses such
+  /// epochs from now on. True once nothing of them can land any more and all that did has come out of `poll`; false:
+  /// ask again after a poll. Where fencing is timed it only says the latter.
   virtual bool fence(LinkTag tag) = 0;
   /// At the target: a peer's link of that name, which was not fenced for good, will not be heard of again.
   virtual void forget(LinkName /*link*/) {}
@@ -233,16 +233,16 @@ class Rail {
   virtual void deregister(const Registration& registration) { revoke(registration); }
 
   /// A message to the remote's control lane. Each takes one posted receive there.
-  virtual Post send(RemoteId remote, LocalPiece message, PostContext* context) = 0;
+  virtual Post send(RemoteId remote, LocalChunk message, PostContext* context) = 0;
   /// Offers a buffer for one message on the control lane.
-  virtual Post receive(LocalPiece buffer, PostContext* context) = 0;
+  virtual Post receive(LocalChunk buffer, PostContext* context) = 0;
   /// Data lane: local memory to the remote region.
-  virtual Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) = 0;
+  virtual Post write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) = 0;
   /// Data lane: the remote region to local memory.
-  virtual Post read(RemotePiece from, LocalPiece to, PostContext* context) = 0;
+  virtual Post read(RemoteChunk from, LocalChunk to, PostContext* context) = 0;
 
   /// Data lane: a native atomic; what was there before goes to `result`. Its completion is that of a read.
-  virtual Post atomic(RemotePiece /*at*/, AtomicRequest /*request*/, LocalPiece /*result*/, PostContext* /*context*/) {
+  virtual Post atomic(RemoteChunk /*at*/, AtomicRequest /*request*/, LocalChunk /*result*/, PostContext* /*context*/) {
     return Post::failed;
   }
   /// The doorbell: what was posted leaves now. Called after a burst of posts.

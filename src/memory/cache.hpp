@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "memory/place.hpp"
+#include "memory/location.hpp"
 #include "memory/region.hpp"
 
 namespace railyard::memory {

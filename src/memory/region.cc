@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "memory/place.hpp"
+#include "memory/location.hpp"
 
 namespace railyard::memory {
 

@@ -22,9 +22,9 @@ struct Buffer : fabric::PostContext {
   void* const* descriptors = nullptr;  ///< by rail: the block's registrations on the control lanes
 
   /// The first `bytes` of it, to send on that rail.
-  fabric::LocalPiece piece(std::size_t rail) const noexcept { return {data, bytes, descriptors[rail]}; }
+  fabric::LocalChunk chunk(std::size_t rail) const noexcept { return {data, bytes, descriptors[rail]}; }
   /// All of it, to receive into.
-  fabric::LocalPiece room(std::size_t rail) const noexcept { return {data, capacity, descriptors[rail]}; }
+  fabric::LocalChunk room(std::size_t rail) const noexcept { return {data, capacity, descriptors[rail]}; }
 };
 
 /// Grows block by block up to its bound; never shrinks. One thread at a time. Must go before the rails do (or after

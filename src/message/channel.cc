@@ -2,7 +2,7 @@
 #include "railyard/channel.hpp"
 
 #include "message/channel_state.hpp"
-#include "message/station_state.hpp"
+#include "message/context_state.hpp"
 
 namespace railyard {
 
@@ -33,20 +33,20 @@ Listener::~Listener() = default;
 const Handle& Listener::handle() const noexcept { return state_->handle(); }
 Result<std::unique_ptr<Channel>> Listener::accept() { return state_->accept(); }
 
-Station::Station(std::unique_ptr<StationState> state) : state_(std::move(state)) {}
-Station::~Station() = default;
-Result<std::unique_ptr<Station>> Station::open(const Settings& settings) {
-  auto state = StationState::open(settings);
+Context::Context(std::unique_ptr<ContextState> state) : state_(std::move(state)) {}
+Context::~Context() = default;
+Result<std::unique_ptr<Context>> Context::open(const Settings& settings) {
+  auto state = ContextState::open(settings);
   if (!state) return std::move(state.error());
-  return std::unique_ptr<Station>(new Station(std::move(*state)));
+  return std::unique_ptr<Context>(new Context(std::move(*state)));
 }
-Result<std::unique_ptr<Listener>> Station::listen() { return state_->listen(); }
-Result<std::unique_ptr<Channel>> Station::connect(Handle& handle, const ConnectOptions& options) {
+Result<std::unique_ptr<Listener>> Context::listen() { return state_->listen(); }
+Result<std::unique_ptr<Channel>> Context::connect(Handle& handle, const ConnectOptions& options) {
   return state_->connect(handle, options);
 }
-void Station::abandon(Handle& handle) { state_->abandon(handle); }
-const Settings& Station::settings() const noexcept { return state_->settings(); }
-StationStatistics Station::statistics() const { return state_->statistics(); }
-std::string Station::report() const { return state_->report(); }
+void Context::abandon(Handle& handle) { state_->abandon(handle); }
+const Settings& Context::settings() const noexcept { return state_->settings(); }
+ContextStatistics Context::statistics() const { return state_->statistics(); }
+std::string Context::report() const { return state_->report(); }
 
 }  // namespace railyard

@@ -1,7 +1,7 @@
 /// How a channel ends. Each end says DETACH once, as the last thing in its sequence: whoever hears it knows that
 /// everything of the other's has landed. Whoever has heard it gives its own in return. The user waits for none of this:
 /// a call returns when nobody can touch the user's memory, and that can be had without the peer (Engine::revoke). The
-/// rest is between the two ends; the context sees it through.
+/// rest is between the two ends; the worker sees it through.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 #include "base/log.hpp"
 #include "message/channel_state.hpp"
-#include "message/context.hpp"
+#include "message/worker.hpp"
 
 namespace railyard {
 namespace {
@@ -38,21 +38,21 @@ bool ChannelState::harmless() const {
 template <typename Done>
 void ChannelState::have_memory_back(Done&& done) {
   const auto look = [&] {
-    if (!engine_.baton().try_take()) return false;
-    context_->pass();
+    if (!engine_.progress_lock().try_take()) return false;
+    worker_->pass();
     const bool finished = done() || flow_ == nullptr || flow_->failed.load(std::memory_order_relaxed);
-    engine_.baton().give();
+    engine_.progress_lock().give();
     return finished;
   };
   const std::int64_t began = engine_.clock().now();
-  const bool answered = engine_.wait_until(look, context_->patience());
-  if (!answered) context_->spend_patience(engine_.clock().now() - began);
-  const transport::BatonHold hold(engine_.baton());
+  const bool answered = engine_.wait_until(look, worker_->patience());
+  if (!answered) worker_->spend_patience(engine_.clock().now() - began);
+  const transport::ProgressGuard hold(engine_.progress_lock());
   if (done()) return;
   if (!answered) log_info("a peer does not answer: memory of a channel that ends is taken back without it");
   take_memory_back();
-  context_->touch(*this);
-  context_->serve();
+  worker_->touch(*this);
+  worker_->serve();
 }
 
 /// From whoever has it: peers that were told of it, rails that read it.
@@ -75,7 +75,7 @@ void ChannelState::take_memory_back() {
 void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint32_t id) {
   const auto unused = [&] { return !sender_.uses(*region) && !receiver_.uses(*region); };
   {
-    const transport::BatonHold hold(engine_.baton());
+    const transport::ProgressGuard hold(engine_.progress_lock());
     --registrations_;
     take_calls();
     const bool free = unused();
@@ -87,14 +87,14 @@ void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint3
       // that was acknowledged and that its rail has yet to let go of.
       if (region.use_count() <= 2) region->revoke();
     }
-    if (flow_ != nullptr) {  // else the context may have let go of this channel
-      context_->touch(*this);
+    if (flow_ != nullptr) {  // else the worker may have let go of this channel
+      worker_->touch(*this);
       advance();
     }
     if (free) return region.reset();
   }
   have_memory_back(unused);
-  const transport::BatonHold hold(engine_.baton());
+  const transport::ProgressGuard hold(engine_.progress_lock());
   region.reset();
 }
 
@@ -103,14 +103,14 @@ void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint3
 void ChannelState::close() {
   if (closed_by_user_.exchange(true, std::memory_order_relaxed)) return;
   {
-    const transport::BatonHold hold(engine_.baton());
+    const transport::ProgressGuard hold(engine_.progress_lock());
     take_calls();
     fail(Error(Status::invalid, "the channel was closed"));
     sender_.forget_waiting();
     receiver_.forget_arrived();
-    if (flow_ != nullptr) context_->note_leaving(leaving_ = 1);
-    context_->touch(*this);
-    context_->serve();
+    if (flow_ != nullptr) worker_->note_leaving(leaving_ = 1);
+    worker_->touch(*this);
+    worker_->serve();
     if (harmless()) return;
   }
   have_memory_back([this] { return harmless(); });
@@ -121,7 +121,7 @@ void ChannelState::end_at_once(const std::string& why) {
   fail(Error(Status::invalid, why));
   if (!harmless()) take_memory_back();
   if (flow_ != nullptr) drop_flow();
-  context_->touch(*this);
+  worker_->touch(*this);
 }
 
 /// This end gives the channel up; its user has yet to close it.
@@ -129,7 +129,7 @@ void ChannelState::end_here(Error error) {
   fail(std::move(error));
   if (std::exchange(over_here_, true)) return;
   sender_.forget_waiting();
-  context_->touch(*this);
+  worker_->touch(*this);
 }
 
 /// Nothing more will come from the peer, and nothing can go to it.
@@ -153,7 +153,7 @@ bool ChannelState::tend_closing() {
   if (may_leave()) {
     drop_flow();
   } else if (peer_left_) {
-    context_->linger(*this);
+    worker_->linger(*this);
   }
   return true;
 }
@@ -190,7 +190,7 @@ void ChannelState::drop_flow() {
   receiver_.settle(true);  // memory that the peer was told of stays until the user's end takes it back
   engine_.close_flow(*flow_);
   flow_ = nullptr;
-  context_->note_leaving(-std::exchange(leaving_, 0));
+  worker_->note_leaving(-std::exchange(leaving_, 0));
 }
 
 }  // namespace railyard

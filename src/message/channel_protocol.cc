@@ -1,9 +1,10 @@
-/// What happens on a channel while the baton is held: calls are taken, arrivals handed to the half they are for.
+/// What happens on a channel while the progress lock is held: calls are taken, arrivals handed to the half they are
+/// for.
 #include <fmt/format.h>
 
-#include "memory/place.hpp"
+#include "memory/location.hpp"
 #include "message/channel_state.hpp"
-#include "message/context.hpp"
+#include "message/worker.hpp"
 
 namespace railyard {
 
@@ -74,15 +75,15 @@ bool ChannelState::prepare(Request& request) {
     return take(engine_.cache().find(request.message), request.region);
   }
   for (std::size_t i = 0; i < request.count; ++i) {
-    Request::Place& place = request.places[i];
-    if (place.region != nullptr || place.memory.empty()) continue;
-    if (!take(engine_.cache().expose(place.memory), place.region)) return false;
+    Request::Slot& target = request.slots[i];
+    if (target.region != nullptr || target.memory.empty()) continue;
+    if (!take(engine_.cache().expose(target.memory), target.region)) return false;
   }
   return true;
 }
 
 bool ChannelState::on_message(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
-  context_->touch(*this);
+  worker_->touch(*this);
   const bool good = dispatch(header, body);
   if (receiver_.overflow) {
     overflowed(*receiver_.overflow);
@@ -114,7 +115,7 @@ bool ChannelState::dispatch(const transport::wire::RecordHeader& header, std::sp
       return grant && sender_.on_grant(header, *grant);
     }
     case Kind::withdraw:
-      sender_.on_withdraw(header.exposure);
+      sender_.on_withdraw(header.exposed_region);
       return true;
     case Kind::overflow: {
       const auto overflow = message::read<message::Overflow>(body);
@@ -131,7 +132,7 @@ bool ChannelState::dispatch(const transport::wire::RecordHeader& header, std::sp
 
 void ChannelState::on_completed() {
   sender_.on_completed(flow_->completed.load(std::memory_order_relaxed));
-  context_->touch(*this);
+  worker_->touch(*this);
 }
 
 /// What was sent has not reached the peer and never will. A peer that takes its memory back is about to say its last
@@ -145,13 +146,13 @@ void ChannelState::on_refused(std::uint64_t number) {
   refused_at_ = engine_.clock().now();
   refused_.store(true, std::memory_order_release);
   sender_.forget_waiting();
-  context_->linger(*this);
+  worker_->linger(*this);
 }
 
 /// A peer that goes on must not wait for a message that never comes. True: this end has given the channel up.
 bool ChannelState::tend_refusal() {
   if (engine_.clock().now() - refused_at_ < kMostRefused) {
-    context_->linger(*this);
+    worker_->linger(*this);
     return false;
   }
   end_here(refusal_.copy());
@@ -160,14 +161,14 @@ bool ChannelState::tend_refusal() {
 
 void ChannelState::ask_after_peer() {
   if (flow_ == nullptr) return;
-  if (ended()) context_->touch(*this);  // its time may be up
-  const bool awaits_farewell = ended() && !peer_left_;
+  if (ended()) worker_->touch(*this);  // its time may be up
+  const bool awaits_disconnect = ended() && !peer_left_;
   // A question that is open already goes on being asked.
-  if ((harmless() && !awaits_farewell) || flow_->route->concerned_since != 0) return;
+  if ((harmless() && !awaits_disconnect) || flow_->route->concerned_since != 0) return;
   engine_.check_on(*flow_->route);
 }
 
-void ChannelState::on_failed() { context_->touch(*this); }
+void ChannelState::on_failed() { worker_->touch(*this); }
 
 /// From now on every call says so. The flow stays until the channel is closed.
 void ChannelState::fail(Error error) {

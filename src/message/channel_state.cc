@@ -6,13 +6,13 @@
 #include <algorithm>
 
 #include "accelerator/accelerator.hpp"
-#include "message/context.hpp"
+#include "message/worker.hpp"
 
 namespace railyard {
 
-ChannelState::ChannelState(std::shared_ptr<message::Context> context, std::size_t peer_rails)
-    : context_(std::move(context)),
-      engine_(context_->engine()),
+ChannelState::ChannelState(std::shared_ptr<message::Worker> worker, std::size_t peer_rails)
+    : worker_(std::move(worker)),
+      engine_(worker_->engine()),
       peer_rails_(peer_rails),
       sender_(engine_, engine_.settings().eager_bytes),
       receiver_(engine_),
@@ -28,7 +28,7 @@ bool ChannelState::reaches(const memory::Region& region) const {
 
 Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byte> memory) {
   static_cast<void>(accelerator::may_have_gpus());
-  const transport::BatonHold hold(engine_.baton());
+  const transport::ProgressGuard hold(engine_.progress_lock());
   if (closed_by_user_.load(std::memory_order_relaxed)) return failure();
   if (registrations_ == message::kMostRegistrations) {
     return Error(Status::no_memory, fmt::format("{} registrations on one channel are the most there can be: give "
@@ -69,22 +69,22 @@ Request* ChannelState::free_request(bool sends) {
 void ChannelState::hand_over(Request* request) {
   request->state.store(Request::State::posted, std::memory_order_relaxed);
   calls_.push(request);  // there is room for every request
-  context_->call(*this);
+  worker_->call(*this);
 }
 
 /// Hands the request over; it goes out at once if nobody else is at work.
 void ChannelState::post(Request* request) {
   hand_over(request);
-  if (!engine_.baton().try_take()) return;
-  context_->serve();
-  engine_.baton().give();
+  if (!engine_.progress_lock().try_take()) return;
+  worker_->serve();
+  engine_.progress_lock().give();
 }
 
 Result<Request*> ChannelState::send(std::span<const std::byte> message, int tag, const Memory* registered) {
   if (failed_.load(std::memory_order_acquire) || sends_end()) return failure();
   Request* const request = free_request(true);
   if (request == nullptr) {
-    context_->try_pass();
+    worker_->try_pass();
     return nullptr;
   }
   request->message = message;
@@ -103,24 +103,24 @@ Result<Request*> ChannelState::receive(std::span<const ReceiveSlot> slots, bool 
   }
   Request* const request = free_request(false);
   if (request == nullptr) {
-    context_->try_pass();
+    worker_->try_pass();
     return nullptr;
   }
   request->completion_optional = completion_optional;
   request->count = static_cast<std::uint8_t>(slots.size());
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    Request::Place& place = request->places[i];
-    place.memory = slots[i].memory;
-    place.tag = slots[i].tag;
-    place.taken = false;
-    place.region_id = 0;
-    place.region = slots[i].registered != nullptr ? slots[i].registered->state_->region : nullptr;
+    Request::Slot& target = request->slots[i];
+    target.memory = slots[i].memory;
+    target.tag = slots[i].tag;
+    target.taken = false;
+    target.region_id = 0;
+    target.region = slots[i].registered != nullptr ? slots[i].registered->state_->region : nullptr;
   }
   // No hurry: its grant leaves with the next send, or at the next test of anything here.
   hand_over(request);
   if (!cut_off_.load(std::memory_order_acquire)) return request;
   // There is nothing to wait for: either its messages are here or they will never be.
-  const transport::BatonHold hold(engine_.baton());
+  const transport::ProgressGuard hold(engine_.progress_lock());
   take_calls();
   if (request->finished()) return request;
   request->state.store(Request::State::free, std::memory_order_relaxed);
@@ -128,7 +128,7 @@ Result<Request*> ChannelState::receive(std::span<const ReceiveSlot> slots, bool 
 }
 
 Result<bool> ChannelState::test(Request* request, std::span<std::uint64_t> sizes) {
-  if (!request->finished()) context_->try_pass();
+  if (!request->finished()) worker_->try_pass();
   const auto lost = [&] {
     return failed_.load(std::memory_order_acquire) || request->has_failed() || (request->sends && sends_end());
   };
@@ -162,7 +162,7 @@ Result<void> ChannelState::wait(Request* request, std::span<std::uint64_t> sizes
 }
 
 ChannelStatistics ChannelState::statistics() {
-  const transport::BatonHold hold(engine_.baton());
+  const transport::ProgressGuard hold(engine_.progress_lock());
   ChannelStatistics statistics;
   if (flow_ != nullptr) {
     const transport::Route& route = *flow_->route;

@@ -1,7 +1,7 @@
 /// What a Channel holds: its flow, the two halves of its protocol, and how it ends.
 ///
-/// The user's thread fills requests and puts them into a ring; whoever holds the engine's baton takes them from there.
-/// So no call of the user's waits for another thread.
+/// The user's thread fills requests and puts them into a ring; whoever holds the engine's progress lock takes them from
+/// there. So no call of the user's waits for another thread.
 #pragma once
 
 #include <atomic>
@@ -22,12 +22,12 @@
 namespace railyard {
 
 namespace message {
-class Context;
+class Worker;
 }
 
 class ChannelState final : public transport::Inbox, public std::enable_shared_from_this<ChannelState> {
  public:
-  ChannelState(std::shared_ptr<message::Context> context, std::size_t peer_rails);
+  ChannelState(std::shared_ptr<message::Worker> worker, std::size_t peer_rails);
   ~ChannelState() override;
 
   // ---- The user's threads ----
@@ -41,7 +41,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   ChannelStatistics statistics();
   void close();
 
-  // ---- With the baton held ----
+  // ---- With the progress lock held ----
 
   void attach(transport::Flow& flow) { flow_ = &flow; }
   /// Takes what the user has called for and moves it on. False: something found no room; call again.
@@ -60,7 +60,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   void on_refused(std::uint64_t number) override;
   void on_failed() override;
 
-  // The context's own.
+  // The worker's own.
   ChannelState* next_call = nullptr;  ///< in the list of channels that were called
   std::atomic<bool> called{false};
   bool ready = false;
@@ -100,7 +100,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   bool may_leave();
   void drop_flow();
 
-  const std::shared_ptr<message::Context> context_;
+  const std::shared_ptr<message::Worker> worker_;
   transport::Engine& engine_;
   transport::Flow* flow_ = nullptr;
   const std::size_t peer_rails_;
@@ -113,7 +113,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   std::vector<std::unique_ptr<Request>> receives_;
   Ring<Request*> calls_;
 
-  // Failure. Written with the baton held, read by anyone: the flags are stored last, with release.
+  // Failure. Written with the progress lock held, read by anyone: the flags are stored last, with release.
   std::atomic<bool> failed_{false};  ///< nothing works any more
   Error error_;
   /// The peer has closed its end or is lost: nothing can be sent; what has arrived can be received.
@@ -128,7 +128,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   // The end.
   std::atomic<bool> closed_by_user_{false};
   bool over_here_ = false;  ///< this end has given the channel up, though its user has not closed it
-  int leaving_ = 0;         ///< what the context was told of it
+  int leaving_ = 0;         ///< what the worker was told of it
   bool detach_said_ = false;
   std::uint64_t detach_ = 0;      ///< the flow's operation that says it
   bool peer_left_ = false;        ///< it has said its last word: nothing of its will land any more

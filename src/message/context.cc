@@ -1,340 +1,274 @@
-#include "message/context.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <span>
+#include <thread>
+#include <type_traits>
 
+#include "accelerator/accelerator.hpp"
+#include "base/entropy.hpp"
 #include "base/log.hpp"
+#include "fabric/rail.hpp"
+#include "message/context_state.hpp"
+#include "message/handle.hpp"
 
-namespace railyard::message {
+namespace railyard {
 namespace {
 
-constexpr std::uint64_t kPrime = 1099511628211ULL;
+/// The rendezvous's alarms are looked at so often.
+constexpr std::int64_t kRendezvousEvery = 20'000'000;
+/// How long a closing context waits for the peers of channels that were closed a moment ago.
+constexpr std::int64_t kDisconnectWait = 1'000'000'000;
 
-/// FNV-1a: not a secret, a check that both ends mean the same thing.
-std::uint64_t mix(std::uint64_t hash, std::span<const std::byte> bytes) {
-  for (const std::byte byte : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * kPrime;
-  return hash;
+/// Has no state and no end: a context may be closed by a static destructor, and whoever outlives it may go on using it.
+Clock& steady_clock() {
+  static_assert(std::is_trivially_destructible_v<SteadyClock>);
+  static SteadyClock clock;
+  return clock;
 }
-std::uint64_t mix(std::uint64_t hash, std::uint64_t value) { return mix(hash, std::as_bytes(std::span(&value, 1))); }
 
-/// Times that two ends which each made a route at the same moment try to agree before they give it up.
-constexpr std::uint32_t kMostAttempts = 16;
-/// Nanoseconds between two looks at channels that wait for time to pass.
-constexpr std::int64_t kLookEvery = 1'000'000;
-/// The same between two questions whether a peer that is waited for is still there.
-constexpr std::int64_t kAskEvery = 1'000'000'000;
-/// Nanoseconds that ends wait in all for peers that do not answer, until nobody has waited in vain for so long.
-constexpr std::int64_t kPatience = 1'000'000'000;
-constexpr std::int64_t kCalm = 10'000'000'000;
-/// Passes between two looks at the clock.
-constexpr std::uint32_t kPassesPerLook = 64;
+/// Each engine's thread may keep a core busy copying, beside the caller's own; beyond four the memory is the limit.
+/// NICs that move bytes by themselves leave nothing to share out: one engine, so that a peer is reached by one set of
+/// links.
+std::uint32_t workers_for(const Settings& settings, std::span<const std::unique_ptr<fabric::Rail>> rails) {
+  if (settings.workers != 0) return settings.workers;
+  const auto shared = [](const auto& rail) { return rail->fabric().starts_with(fabric::kSharedMemoryFabric); };
+  const bool network = !std::ranges::all_of(rails, shared);
+  const auto alone = [&](const auto& rail) { return shared(rail) || rail->capabilities().progresses_alone; };
+  if (network && std::ranges::all_of(rails, alone)) return 1;
+  return std::clamp(std::thread::hardware_concurrency() / 4, 1U, 4U);
+}
 
 }  // namespace
 
-Context::Context(const ContextParts& parts)
-    : settings_(parts.settings), identity_(parts.identity), place_(parts.place), random_(parts.seed) {}
-
-Result<std::shared_ptr<Context>> Context::open(ContextParts parts) {
-  std::shared_ptr<Context> context(new Context(parts));
-  if (auto started = context->start(std::move(parts)); !started) return std::move(started.error());
+Result<std::unique_ptr<ContextState>> ContextState::open(const Settings& settings) {
+  if (const auto level = parse_log_level(settings.log); level.ok()) set_log_level(*level);
+  std::unique_ptr<ContextState> context(new ContextState(settings));
+  if (auto started = context->start(); !started) return std::move(started.error());
   return context;
 }
 
-Result<void> Context::start(ContextParts parts) {
-  contribution_ = Directory::contribution(identity_, parts.rails);
-  transport::EngineParts engine;
-  engine.settings = settings_;
-  engine.clock = parts.clock;
-  engine.rails = std::move(parts.rails);
-  engine.size = 0;
-  engine.identity = identity_;
-  engine.find_peer = [this](int peer) { return find_peer(peer); };
-  auto opened = transport::Engine::open(std::move(engine));
-  if (!opened) return std::move(opened.error());
-  engine_ = std::move(*opened);
-  engine_->set_awake([this] { return called_.load(std::memory_order_seq_cst) != nullptr; });
+Result<void> ContextState::start() {
+  auto rendezvous = message::Rendezvous::open(settings_, steady_clock());
+  if (!rendezvous) return std::move(rendezvous.error());
+  rendezvous_ = std::move(*rendezvous);
+  static_cast<void>(accelerator::may_have_gpus());  // messages may lie in their memory
+  const Identity identity = Identity::make();
+  for (std::uint32_t worker_index = 0, count = 1; worker_index < count; ++worker_index) {
+    auto rails = fabric::open_rails(settings_);
+    if (!rails) return std::move(rails.error());
+    if (worker_index == 0) count = workers_for(settings_, *rails);
+    message::WorkerParts parts;
+    parts.settings = settings_;
+    parts.settings.threads = "multiple";
+    parts.clock = &steady_clock();
+    parts.rails = std::move(*rails);
+    parts.identity = identity;
+    parts.worker_index = worker_index;
+    if (auto filled = fill_random(std::as_writable_bytes(std::span(&parts.seed, 1))); !filled) return filled;
+    auto worker = message::Worker::open(std::move(parts));
+    if (!worker) return std::move(worker.error());
+    workers_.push_back(std::move(*worker));
+  }
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    message::Worker& worker = *workers_[i];
+    transport::ProgressThread::Options options;
+    options.name = fmt::format("railyard {}", i);
+    // One engine is there because there are few cores, or because its rails move bytes by themselves.
+    options.shares_work = workers_.size() > 1;
+    std::function<bool()> pass = [&worker] { return worker.try_pass(); };
+    if (i == 0) {
+      options.descriptor = rendezvous_->descriptor();
+      options.longest_sleep = kRendezvousEvery;
+      options.meanwhile = [this] { rendezvous_->progress(); };
+      pass = [this, &worker] {
+        const bool moved = worker.try_pass();
+        return rendezvous_->progress() || moved;
+      };
+    }
+    threads_.push_back(std::make_unique<transport::ProgressThread>(worker.engine(), std::move(pass), options));
+  }
   return {};
 }
 
-Context::~Context() = default;
-
-void Context::close() {
-  const transport::BatonHold hold(engine_->baton());
-  for (auto& [key, channel] : channels_) channel->end_at_once("the station was closed");
-  serve();
-}
-
-// ---- Peers ----
-
-Result<int> Context::meet(const Identity& identity, std::uint32_t place, std::span<const std::byte> contribution) {
-  for (auto& [number, peer] : peers_) {
-    if (peer.identity != identity || peer.place != place) continue;
-    if (std::ranges::equal(peer.contribution, contribution)) return number;
-    return Error(Status::invalid, fmt::format("two processes say that they are {}: their links are not to be mixed up",
-                                              identity.text()));
+ContextState::~ContextState() {
+  // What was closed a moment ago still has its disconnects under way, and perhaps messages whose sends are done.
+  const std::int64_t began = steady_clock().now();
+  const std::int64_t most = std::max(kDisconnectWait, std::int64_t{settings_.timeout_ms} * 1'000'000);
+  const auto any = [this](auto&& question) {
+    return std::ranges::any_of(workers_, [&](const auto& worker) { return question(*worker); });
+  };
+  while (any([](message::Worker& worker) { return worker.leaving(); })) {
+    const std::int64_t waited = steady_clock().now() - began;
+    if (waited >= most) break;
+    if (waited >= kDisconnectWait && !any([](message::Worker& worker) { return worker.owes(); })) break;
+    steady_clock().idle();
   }
-  // Those whose routes are gone will not be asked for again. Looked for only when there must be many.
-  if (peers_.size() > 2 * engine_->registry().size())
-    std::erase_if(peers_, [this](const auto& entry) {
-      return std::ranges::none_of(engine_->registry().routes(),
-                                  [&](const auto& route) { return route->peer == entry.first; });
-    });
-  peers_[++last_peer_] = {identity, place, {contribution.begin(), contribution.end()}};
-  return last_peer_;
+  threads_.clear();
+  rendezvous_.reset();
+  for (const auto& worker : workers_) worker->close();
 }
 
-Result<transport::PeerAddress> Context::find_peer(int peer) const {
-  const auto found = peers_.find(peer);
-  if (found == peers_.end()) return Error(Status::not_found, "a peer that nobody has met");
-  return parse_contribution(found->second.contribution);
-}
+// ---- Connecting ----
 
-Result<transport::Route*> Context::open_route(int peer, const transport::RouteKey& key, std::uint64_t instance) {
-  transport::RouteParts parts;
-  parts.peer = peer;
-  parts.who = fmt::format("peer {}", key.peer.text().substr(0, 8));
-  const auto label = static_cast<std::uint16_t>(key.number);
-  parts.name = transport::RouteName::make(identity_, key.peer, instance, label, label);
-  parts.key = key;
-  parts.instance = instance;
-  auto route = engine_->open_route(std::move(parts));
-  if (route) ++routes_opened_;
-  return route;
-}
+message::Worker& ContextState::least_used() { return worker_for(next_worker_.fetch_add(1, std::memory_order_relaxed)); }
 
-/// The ends of a route's links, in an order that does not depend on who looks.
-std::uint64_t Context::digest(const transport::Route& route) const {
-  const auto peer = find_peer(route.peer);
-  if (!peer) return 0;
-  const bool lower = identity_ < route.key.peer;
-  std::uint64_t hash = mix(14695981039346656037ULL, route.instance);
-  for (const transport::Link& link : route.links) {
-    const auto mine = engine_->rails()[link.rail()]->address();
-    const auto theirs = peer->rails[link.remote_rail()].address;
-    hash = lower ? mix(mix(hash, mine), theirs) : mix(mix(hash, theirs), std::span<const std::byte>(mine));
+Result<void> ContextState::begin(Handle& handle, Attempt attempt) {
+  auto begun = rendezvous_->begin(handle, attempt.worker->hello(attempt.joining));
+  if (!begun) {
+    const transport::ProgressGuard hold(attempt.worker->engine().progress_lock());
+    attempt.worker->abandon(attempt.joining);
+    return begun;
   }
-  return hash;
+  const std::scoped_lock lock(mutex_);
+  attempts_[message::handshake_of(handle)] = std::move(attempt);
+  return {};
 }
 
-// ---- Letters ----
-
-std::uint32_t Context::links_shared(std::uint32_t theirs) const { return std::min(settings_.shared_links, theirs); }
-
-Result<Joining> Context::begin(std::uint32_t service_class, bool shared) {
-  auto flow = engine_->reserve_flow();
-  if (!flow) return std::move(flow.error());
-  Joining joining;
-  Hello& hello = joining.hello;
-  hello.identity = identity_;
-  hello.place = place_;
-  hello.service_class = service_class;
-  hello.shared_links = shared ? settings_.shared_links : 0;
-  hello.flow = *flow;
-  hello.session = static_cast<std::uint32_t>(random_.next());
-  hello.contribution = contribution_;
-  return joining;
-}
-
-std::shared_ptr<ChannelState> Context::open_channel(transport::Route& route, std::uint16_t flow,
-                                                    std::uint32_t session_in, std::uint16_t remote_flow,
-                                                    std::uint32_t session_out) {
-  const auto peer = find_peer(route.peer);
-  auto channel = std::make_shared<ChannelState>(shared_from_this(), peer->rails.size());
-  channel->attach(*engine_->open_flow({&route, flow, remote_flow, session_out, session_in, channel.get()}));
-  channels_[channel.get()] = channel;
-  ++channels_opened_;
+Result<std::shared_ptr<ChannelState>> ContextState::conclude(Attempt& attempt, std::span<const std::byte> welcome) {
+  const transport::ProgressGuard hold(attempt.worker->engine().progress_lock());
+  auto channel = attempt.worker->conclude(attempt.joining, welcome);
+  if (!channel) attempt.worker->abandon(attempt.joining);
   return channel;
 }
 
-/// The links for a channel that somebody asks for; `key` gets their number. Two ends that let each other in at the same
-/// moment have made two routes of one number: the lower instance is meant, whichever end has it.
-Result<transport::Route*> Context::route_for(const Hello& hello, int peer, transport::RouteKey& key) {
-  const std::uint32_t shared = links_shared(hello.shared_links);
-  if (shared == 0) return open_route(peer, key, random_.next());
-  key.number = hello.number;
-  const bool offered = hello.instance != 0 && hello.number < shared;
-  const transport::Route* const known = offered ? engine_->registry().known(key, hello.instance) : nullptr;
-  const bool usable = offered && (known == nullptr || known->may_be_joined());
-  if (!usable) key.number = engine_->registry().least_used(key, shared);
-  transport::Route* const mine = engine_->registry().find(key);
-  if (mine != nullptr && (!usable || mine->instance <= hello.instance)) return mine;
-  return open_route(peer, key, usable ? hello.instance : random_.next());
-}
-
-Result<Context::Answer> Context::answer(const Hello& hello) {
-  if (auto checked = parse_contribution(hello.contribution); !checked) return std::move(checked.error());
-  const auto peer = meet(hello.identity, hello.place, hello.contribution);
-  if (!peer) return peer.error().copy();
-  auto flow = engine_->reserve_flow();
-  if (!flow) return std::move(flow.error());
-  transport::RouteKey key{hello.identity, hello.place, hello.service_class, transport::RouteKey::kPrivate};
-  const auto route = route_for(hello, *peer, key);
-  if (!route) {
-    engine_->release_flow(*flow);
-    return route.error().copy();
+Result<std::unique_ptr<Channel>> ContextState::connect(Handle& handle, const ConnectOptions& options) {
+  if (!rendezvous_->begun(handle)) {
+    Attempt attempt;
+    attempt.worker = &least_used();
+    {
+      const transport::ProgressGuard hold(attempt.worker->engine().progress_lock());
+      auto joining = attempt.worker->begin(options.service_class, true);
+      if (!joining) return std::move(joining.error());
+      attempt.joining = std::move(*joining);
+    }
+    if (auto begun = begin(handle, std::move(attempt)); !begun) return std::move(begun.error());
   }
-  const auto session = static_cast<std::uint32_t>(random_.next());
-  Answer answer;
-  answer.channel = open_channel(**route, *flow, session, hello.flow, hello.session);
-  answer.welcome = write_letter(
-      Welcome{identity_, place_, *flow, session, key.number, (*route)->instance, digest(**route), contribution_});
-  return answer;
+  rendezvous_->progress();
+  const std::uint64_t id = message::handshake_of(handle);
+  auto welcome = rendezvous_->welcome(handle);
+  if (welcome && !welcome->has_value()) return std::unique_ptr<Channel>();
+  Attempt attempt;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = attempts_.extract(id);
+    if (found.empty()) return Error(Status::invalid, "this handle is being connected by somebody else");
+    attempt = std::move(found.mapped());
+  }
+  if (!welcome) {
+    const transport::ProgressGuard hold(attempt.worker->engine().progress_lock());
+    attempt.worker->abandon(attempt.joining);
+    return std::move(welcome.error());
+  }
+  auto channel = conclude(attempt, **welcome);
+  if (!channel || *channel == nullptr) {
+    rendezvous_->abandon(handle);
+    if (!channel) return std::move(channel.error());
+    if (auto begun = begin(handle, std::move(attempt)); !begun) return std::move(begun.error());
+    return std::unique_ptr<Channel>();
+  }
+  if (auto finished = rendezvous_->finish(handle, {}); !finished) {
+    const transport::ProgressGuard hold(attempt.worker->engine().progress_lock());
+    (*channel)->end_at_once("the listener went away");
+    return std::move(finished.error());
+  }
+  rendezvous_->progress();
+  return wrap(std::move(*channel));
 }
 
-/// The two ends do not mean the same links yet: the next letter says which ones this end has.
-std::shared_ptr<ChannelState> Context::ask_again(Joining& joining, const transport::Route* mine) {
-  if (++joining.attempts >= kMostAttempts) joining.hello.shared_links = 0;
-  joining.hello.number = mine != nullptr ? mine->key.number : 0;
-  joining.hello.instance = mine != nullptr ? mine->instance : 0;
+void ContextState::abandon(Handle& handle) {
+  if (!rendezvous_->begun(handle)) return;
+  const std::uint64_t id = message::handshake_of(handle);
+  rendezvous_->abandon(handle);
+  const std::scoped_lock lock(mutex_);
+  const auto found = attempts_.extract(id);
+  if (found.empty()) return;
+  message::Worker& worker = *found.mapped().worker;
+  const transport::ProgressGuard hold(worker.engine().progress_lock());
+  worker.abandon(found.mapped().joining);
+}
+
+ContextStatistics ContextState::statistics() {
+  ContextStatistics statistics;
+  for (const auto& worker : workers_) {
+    const transport::ProgressGuard hold(worker->engine().progress_lock());
+    statistics.channels += static_cast<std::uint32_t>(worker->channels());
+    statistics.channels_opened += worker->channels_opened();
+    statistics.routes_opened += worker->routes_opened();
+    statistics.joins_refused += worker->joins_refused();
+    for (const auto& route : worker->engine().registry().routes()) {
+      ++statistics.routes;
+      if (route->key.number == transport::RouteKey::kPrivate) ++statistics.private_routes;
+    }
+    statistics.engines.push_back(worker->engine().statistics());
+  }
+  return statistics;
+}
+
+// ---- Listening ----
+
+Result<std::unique_ptr<Listener>> ContextState::listen() {
+  auto state = std::make_unique<ListenerState>(*this);
+  if (auto started = state->start(); !started) return std::move(started.error());
+  return std::unique_ptr<Listener>(new Listener(std::move(state)));
+}
+
+Result<void> ListenerState::start() {
+  auto handle = context_.rendezvous().open_listener(*this);
+  if (!handle) return std::move(handle.error());
+  handle_ = *handle;
+  open_ = true;
   return {};
 }
 
-Result<std::shared_ptr<ChannelState>> Context::conclude(Joining& joining, std::span<const std::byte> letter) {
-  auto welcome = read_welcome(letter);
-  if (!welcome) return std::move(welcome.error());
-  if (auto checked = parse_contribution(welcome->contribution); !checked) return std::move(checked.error());
-  const Hello& hello = joining.hello;
-  const bool shared = welcome->number != transport::RouteKey::kPrivate;
-  if (shared && welcome->number >= hello.shared_links) {
-    return Error(Status::invalid,
-                 fmt::format("the listener named shared link {} of {}", welcome->number, hello.shared_links));
+ListenerState::~ListenerState() {
+  if (open_) context_.rendezvous().close_listener(handle_);
+  for (auto& [handshake, inbound] : inbound_) turn_away(std::move(inbound));
+  for (InboundChannel& inbound : arrived_) turn_away(std::move(inbound));
+}
+
+void ListenerState::turn_away(InboundChannel inbound) {
+  const transport::ProgressGuard hold(inbound.worker->engine().progress_lock());
+  inbound.channel->end_at_once("nobody took the channel");
+}
+
+Result<std::vector<std::byte>> ListenerState::on_hello(std::uint64_t handshake, std::span<const std::byte> bytes) {
+  auto hello = message::read_hello(bytes);
+  if (!hello) return std::move(hello.error());
+  message::Worker& worker = context_.worker_for(hello->worker_index);
+  const transport::ProgressGuard hold(worker.engine().progress_lock());
+  auto answer = worker.answer(*hello);
+  if (!answer) return std::move(answer.error());
+  const std::scoped_lock lock(mutex_);
+  inbound_[handshake] = {&worker, std::move(answer->channel)};
+  return std::move(answer->welcome);
+}
+
+void ListenerState::on_ready(std::uint64_t handshake, std::span<const std::byte> /*ready*/) {
+  const std::scoped_lock lock(mutex_);
+  auto inbound = inbound_.extract(handshake);
+  if (!inbound.empty()) arrived_.push_back(std::move(inbound.mapped()));
+}
+
+void ListenerState::on_gone(std::uint64_t handshake) {
+  InboundChannel inbound;
+  {
+    const std::scoped_lock lock(mutex_);
+    auto found = inbound_.extract(handshake);
+    if (found.empty()) return;
+    inbound = std::move(found.mapped());
   }
-  const auto peer = meet(welcome->identity, welcome->place, welcome->contribution);
-  if (!peer) return peer.error().copy();
-  const transport::RouteKey key{welcome->identity, welcome->place, hello.service_class, welcome->number};
-  const transport::Route* const mine = shared ? engine_->registry().find(key) : nullptr;
-  if (mine != nullptr && mine->instance < welcome->instance) return ask_again(joining, mine);
-  transport::Route* route = engine_->registry().known(key, welcome->instance);
-  // A process that connects to itself finds the route that it made when it answered: one for both ends.
-  const bool own = !shared && welcome->identity == identity_ && welcome->place == place_;
-  const bool usable = route == nullptr || route->may_be_joined() || (own && !route->over && !route->closing);
-  if (!usable) return ask_again(joining, nullptr);
-  if (route == nullptr) {
-    auto opened = open_route(*peer, key, welcome->instance);
-    if (!opened) return std::move(opened.error());
-    route = *opened;
-  }
-  auto channel = open_channel(*route, hello.flow, hello.session, welcome->flow, welcome->session);
-  if (!shared || digest(*route) == welcome->digest) return channel;
-  // Not the same links: this channel gets its own, and whoever is on those stays there.
-  ++joins_refused_;
-  log_info("{}: the two ends do not mean the same links; the channel gets its own", route->who);
-  channel->end_at_once("the links did not match");
-  joining.hello.flow = Joining::kNoFlow;
-  auto again = begin(hello.service_class, false);
-  if (!again) return std::move(again.error());
-  joining = std::move(*again);
-  return std::shared_ptr<ChannelState>();
+  turn_away(std::move(inbound));
 }
 
-// ---- Moving on ----
-
-void Context::call(ChannelState& channel) {
-  if (channel.called.exchange(true, std::memory_order_acq_rel)) return;
-  ChannelState* head = called_.load(std::memory_order_relaxed);
-  do {
-    channel.next_call = head;
-    // Release: whoever takes the list sees the link. Sequentially consistent: `nudge` sees who began to sleep before
-    // this, and who begins later sees this.
-  } while (!called_.compare_exchange_weak(head, &channel, std::memory_order_seq_cst, std::memory_order_relaxed));
-  engine_->nudge();
+Result<std::unique_ptr<Channel>> ListenerState::accept() {
+  context_.rendezvous().progress();
+  const std::scoped_lock lock(mutex_);
+  if (arrived_.empty()) return std::unique_ptr<Channel>();
+  auto channel = ContextState::wrap(std::move(arrived_.front().channel));
+  arrived_.pop_front();
+  return channel;
 }
 
-void Context::take_calls() {
-  if (called_.load(std::memory_order_relaxed) == nullptr) return;
-  ChannelState* channel = called_.exchange(nullptr, std::memory_order_acquire);
-  while (channel != nullptr) {
-    ChannelState* const next = channel->next_call;
-    // Before its ring is read: a call that comes later is seen by the next pass.
-    channel->called.store(false, std::memory_order_release);
-    touch(*channel);
-    channel = next;
-  }
-}
-
-void Context::touch(ChannelState& channel) {
-  if (channel.ready) return;
-  channel.ready = true;
-  ready_.push_back(&channel);
-}
-
-void Context::linger(ChannelState& channel) {
-  if (channel.lingers) return;
-  channel.lingers = true;
-  lingering_.push_back(&channel);
-  engine_->limit_sleep(kLookEvery);
-}
-
-void Context::touch_lingering() {
-  const std::int64_t now = engine_->clock().now();
-  if (now - lingering_seen_ < kLookEvery) return;
-  lingering_seen_ = now;
-  for (ChannelState* channel : lingering_) {
-    channel->lingers = false;
-    touch(*channel);
-  }
-  lingering_.clear();
-  engine_->limit_sleep(INT64_MAX);
-}
-
-bool Context::serve() {
-  take_calls();
-  if (!lingering_.empty()) touch_lingering();
-  if (ready_.empty()) return false;
-  turn_.swap(ready_);
-  for (ChannelState* channel : turn_) {
-    channel->ready = false;
-    if (!channel->advance()) touch(*channel);
-    if (!channel->over()) continue;
-    if (channel->ready) std::erase(ready_, channel);
-    if (channel->lingers) std::erase(lingering_, channel);
-    channels_.erase(channel);
-  }
-  turn_.clear();
-  return true;
-}
-
-/// Whoever waits for a message has nothing under way itself: that its peer is gone would come to nobody's notice.
-void Context::ask_after_peers() {
-  if (++passes_ % kPassesPerLook != 0 && !engine_->just_woke()) return;
-  const std::int64_t now = engine_->clock().now();
-  if (now - asked_at_ < kAskEvery) return;
-  asked_at_ = now;
-  for (const auto& [key, channel] : channels_) channel->ask_after_peer();
-}
-
-bool Context::owes() {
-  const transport::BatonHold hold(engine_->baton());
-  return std::ranges::any_of(channels_, [](const auto& entry) { return entry.second->owes(); });
-}
-
-// Relaxed: two that end at the same moment may both wait, side by side.
-std::int64_t Context::patience() {
-  const std::int64_t most = std::min(kPatience, std::int64_t{settings_.timeout_ms} * 1'000'000);
-  if (engine_->clock().now() - patience_spent_at_.load(std::memory_order_relaxed) >= kCalm) {
-    patience_spent_.store(0, std::memory_order_relaxed);
-  }
-  return std::max<std::int64_t>(most - patience_spent_.load(std::memory_order_relaxed), 0);
-}
-
-void Context::spend_patience(std::int64_t nanoseconds) {
-  patience_spent_.fetch_add(nanoseconds, std::memory_order_relaxed);
-  patience_spent_at_.store(engine_->clock().now(), std::memory_order_relaxed);
-}
-
-bool Context::pass() {
-  ask_after_peers();
-  const bool called = called_.load(std::memory_order_relaxed) != nullptr && serve();
-  const bool moved = engine_->progress();
-  return serve() || moved || called;
-}
-
-bool Context::try_pass() {
-  if (!engine_->baton().try_take()) return false;
-  const bool moved = pass();
-  engine_->baton().give();
-  return moved;
-}
-
-}  // namespace railyard::message
+}  // namespace railyard

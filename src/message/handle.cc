@@ -14,8 +14,8 @@ namespace {
 constexpr std::uint64_t kHandleMagic = 0x454c444e'41485952ULL;  // "RYHANDLE" in the order the bytes travel
 constexpr std::size_t kCheckAt = 112;
 constexpr std::size_t kCheckBytes = 8;
-constexpr std::size_t kMeetingAt = kCheckAt + kCheckBytes;
-static_assert(kMeetingAt + sizeof(std::uint64_t) == Handle::kBytes);
+constexpr std::size_t kHandshakeAt = kCheckAt + kCheckBytes;
+static_assert(kHandshakeAt + sizeof(std::uint64_t) == Handle::kBytes);
 static_assert(48 + kMostAddresses * sizeof(IpAddress::bytes) == kCheckAt);
 
 Digest check_of(std::span<const std::byte> handle) { return sha256(handle.first(kCheckAt)); }
@@ -38,7 +38,7 @@ Handle make_handle(const HandleContents& contents) {
   writer.u16(contents.port);
   writer.u16(0);
   writer.raw(contents.secret);
-  writer.u64(contents.door);
+  writer.u64(contents.listener);
   writer.u64(contents.machine);
   for (std::size_t i = 0; i < kMostAddresses; ++i) {
     writer.raw(i < count ? contents.addresses[i].bytes : IpAddress{}.bytes);
@@ -70,7 +70,7 @@ Result<HandleContents> read_handle(const Handle& handle) {
   contents.port = reader.u16();
   const std::uint16_t unused = reader.u16();
   std::ranges::copy(reader.raw(contents.secret.size()), contents.secret.begin());
-  contents.door = reader.u64();
+  contents.listener = reader.u64();
   contents.machine = reader.u64();
   for (std::size_t i = 0; i < kMostAddresses; ++i) {
     IpAddress address;
@@ -81,22 +81,25 @@ Result<HandleContents> read_handle(const Handle& handle) {
   if (!std::ranges::equal(reader.raw(kCheckBytes), std::span(check).first(kCheckBytes))) {
     return not_a_handle("its bytes were changed on their way");
   }
-  if (flags != 0 || unused != 0 || count == 0 || count > kMostAddresses || contents.port == 0 || contents.door == 0) {
+  if (flags != 0 || unused != 0 || count == 0 || count > kMostAddresses || contents.port == 0 ||
+      contents.listener == 0) {
     return not_a_handle("its fields make no sense");
   }
   return contents;
 }
 
 bool same_listener(const Handle& a, const Handle& b) {
-  return std::ranges::equal(std::span(a.bytes).first(kMeetingAt), std::span(b.bytes).first(kMeetingAt));
+  return std::ranges::equal(std::span(a.bytes).first(kHandshakeAt), std::span(b.bytes).first(kHandshakeAt));
 }
 
-std::uint64_t meeting_of(const Handle& handle) { return ByteReader(std::span(handle.bytes).subspan(kMeetingAt)).u64(); }
+std::uint64_t handshake_of(const Handle& handle) {
+  return ByteReader(std::span(handle.bytes).subspan(kHandshakeAt)).u64();
+}
 
-void set_meeting(Handle& handle, std::uint64_t meeting) {
+void set_handshake(Handle& handle, std::uint64_t handshake) {
   ByteWriter writer;
-  writer.u64(meeting);
-  std::ranges::copy(writer.bytes(), handle.bytes.begin() + kMeetingAt);
+  writer.u64(handshake);
+  std::ranges::copy(writer.bytes(), handle.bytes.begin() + kHandshakeAt);
 }
 
 }  // namespace railyard::message

@@ -7,12 +7,12 @@
 ///     11         number of addresses, 1 to 4
 ///     12 - 13    port of the listener
 ///     14 - 15    0
-///     16 - 31    secret of the door
-///     32 - 39    id of the door
+///     16 - 31    secret of the listener
+///     32 - 39    id of the listener
 ///     40 - 47    hash of what only processes on the listener's machine know
 ///     48 - 111   addresses, 16 bytes each, IPv4 as ::ffff:a.b.c.d; unused ones are 0
 ///     112 - 119  first bytes of the SHA-256 of everything before: a damaged handle is found out
-///     120 - 127  the connecting side's: id of the meeting it began; 0 as issued
+///     120 - 127  the connecting side's: id of the handshake it began; 0 as issued
 #pragma once
 
 #include <array>
@@ -33,14 +33,14 @@ using Secret = std::array<std::byte, 16>;
 
 struct HandleContents {
   Secret secret{};
-  std::uint64_t door = 0;
+  std::uint64_t listener = 0;
   std::uint64_t machine = 0;
   std::uint16_t port = 0;
   std::vector<IpAddress> addresses;  ///< best first
   bool operator==(const HandleContents&) const = default;
 };
 
-/// As issued: no meeting yet. Addresses beyond the first four are left out.
+/// As issued: no handshake yet. Addresses beyond the first four are left out.
 Handle make_handle(const HandleContents& contents);
 /// Believes nothing: `invalid` for bytes that are no handle, `version_mismatch` for another version's.
 Result<HandleContents> read_handle(const Handle& handle);
@@ -48,7 +48,7 @@ Result<HandleContents> read_handle(const Handle& handle);
 /// Whether both are the same but for the connecting side's part.
 bool same_listener(const Handle& a, const Handle& b);
 /// The part that belongs to the connecting side.
-std::uint64_t meeting_of(const Handle& handle);
-void set_meeting(Handle& handle, std::uint64_t meeting);
+std::uint64_t handshake_of(const Handle& handle);
+void set_handshake(Handle& handle, std::uint64_t handshake);
 
 }  // namespace railyard::message

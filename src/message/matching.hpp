@@ -10,11 +10,11 @@
 
 namespace railyard::message {
 
-/// The first free slot of that tag. `Place` has a `tag` and says whether it is `taken`.
-template <typename Place, std::size_t kExtent>
-std::optional<std::uint8_t> free_slot(std::span<Place, kExtent> places, int tag) {
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    if (!places[i].taken && places[i].tag == tag) return static_cast<std::uint8_t>(i);
+/// The first free slot of that tag. `Slot` has a `tag` and says whether it is `taken`.
+template <typename Slot, std::size_t kExtent>
+std::optional<std::uint8_t> free_slot(std::span<Slot, kExtent> slots, int tag) {
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (!slots[i].taken && slots[i].tag == tag) return static_cast<std::uint8_t>(i);
   }
   return std::nullopt;
 }

@@ -17,7 +17,7 @@ Request* Receiver::group(std::uint32_t number) const {
 
 Receiver::Found Receiver::find_slot(int tag) const {
   for (Request* request = oldest_; request != nullptr; request = request->next_open) {
-    if (const auto slot = free_slot(std::span(request->places).first(request->count), tag)) return {request, *slot};
+    if (const auto slot = free_slot(std::span(request->slots).first(request->count), tag)) return {request, *slot};
   }
   return {};
 }
@@ -41,7 +41,7 @@ void Receiver::post(Request* request) {
 
 /// A message is in the slot, or on its way there.
 void Receiver::take(Request& request, std::uint8_t slot) {
-  request.places[slot].taken = true;
+  request.slots[slot].taken = true;
   if (--request.untaken != 0) return;
   (request.previous_open == nullptr ? oldest_ : request.previous_open->next_open) = request.next_open;
   (request.next_open == nullptr ? newest_ : request.next_open->previous_open) = request.previous_open;
@@ -51,15 +51,15 @@ void Receiver::take(Request& request, std::uint8_t slot) {
 /// not have waited.
 void Receiver::place_unexpected(Request& request) {
   for (std::uint8_t slot = 0; slot < request.count; ++slot) {
-    Request::Place& place = request.places[slot];
-    const auto message = std::ranges::find(waiting_, place.tag, &Unexpected::tag);
+    Request::Slot& target = request.slots[slot];
+    const auto message = std::ranges::find(waiting_, target.tag, &Unexpected::tag);
     if (message == waiting_.end()) continue;
-    if (message->message.size() > place.memory.size()) {
-      overflow = Overflow{message->message.size(), place.memory.size()};
+    if (message->message.size() > target.memory.size()) {
+      overflow = Overflow{message->message.size(), target.memory.size()};
       return;
     }
     const bool arriving = stream_.on && stream_.request == nullptr && &*message == &waiting_.back();
-    store(place, 0, std::span(message->message).first(message->arrived));
+    store(target, 0, std::span(message->message).first(message->arrived));
     if (copy_failed_) return;  // it is never filled: the next arrival ends the channel
     const std::uint64_t size = message->message.size();
     waiting_bytes_ -= size;
@@ -75,10 +75,10 @@ void Receiver::place_unexpected(Request& request) {
 }
 
 void Receiver::fill(Request& request, std::uint8_t slot, std::uint64_t size) {
-  if (!request.places[slot].taken) take(request, slot);
-  Request::Place& place = request.places[slot];
-  if (place.region != nullptr && place.region->single_use()) place.region->settle();
-  release(place);
+  if (!request.slots[slot].taken) take(request, slot);
+  Request::Slot& target = request.slots[slot];
+  if (target.region != nullptr && target.region->single_use()) target.region->settle();
+  release(target);
   request.sizes[slot] = size;
   ++messages;
   bytes += size;
@@ -91,10 +91,10 @@ void Receiver::fill(Request& request, std::uint8_t slot, std::uint64_t size) {
 }
 
 /// No message will come into its memory any more.
-void Receiver::release(Request::Place& place) {
-  place.region.reset();
-  if (place.region_id != 0) drop_region(place.region_id);
-  place.region_id = 0;
+void Receiver::release(Request::Slot& target) {
+  target.region.reset();
+  if (target.region_id != 0) drop_region(target.region_id);
+  target.region_id = 0;
 }
 
 void Receiver::drop_region(std::uint32_t region) {
@@ -110,17 +110,17 @@ bool Receiver::is_next(const transport::wire::RecordHeader& header) { return hea
 bool Receiver::on_eager(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
   if (body.size() < sizeof(EagerHead)) return false;
   const EagerHead head = *read<EagerHead>(body.first(sizeof(EagerHead)));
-  const auto piece = body.subspan(sizeof(EagerHead));
+  const auto chunk = body.subspan(sizeof(EagerHead));
   const bool further = (head.flags & EagerHead::kFurther) != 0;
   if (!further && !is_next(header)) return false;
   if (further != stream_.on) return false;
-  if (!further && !begin(static_cast<int>(header.exposure), head)) return overflow.has_value();
-  if (piece.size() > stream_.bytes - stream_.arrived) return false;
+  if (!further && !begin(static_cast<int>(header.exposed_region), head)) return overflow.has_value();
+  if (chunk.size() > stream_.bytes - stream_.arrived) return false;
   if (stream_.request != nullptr)
-    store(stream_.request->places[stream_.slot], stream_.arrived, piece);
-  else if (!piece.empty())
-    std::memcpy(waiting_.back().message.data() + stream_.arrived, piece.data(), piece.size());
-  stream_.arrived += piece.size();
+    store(stream_.request->slots[stream_.slot], stream_.arrived, chunk);
+  else if (!chunk.empty())
+    std::memcpy(waiting_.back().message.data() + stream_.arrived, chunk.data(), chunk.size());
+  stream_.arrived += chunk.size();
   if (stream_.request == nullptr) waiting_.back().arrived = stream_.arrived;
   if (copy_failed_) return false;
   if (stream_.arrived == stream_.bytes) end_stream();
@@ -128,31 +128,31 @@ bool Receiver::on_eager(const transport::wire::RecordHeader& header, std::span<c
 }
 
 /// Bytes that came inside records. A sender of host memory cannot know that they go to a GPU: that is the slow way.
-void Receiver::store(const Request::Place& place, std::uint64_t at, std::span<const std::byte> bytes) {
+void Receiver::store(const Request::Slot& target, std::uint64_t at, std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
-  std::byte* const to = place.memory.data() + at;
-  if (place.region == nullptr || place.region->device() < 0) {
+  std::byte* const to = target.memory.data() + at;
+  if (target.region == nullptr || target.region->device() < 0) {
     std::memcpy(to, bytes.data(), bytes.size());
     return;
   }
-  copy_failed_ |= !copies_.copy_now(to, place.region->device(), bytes.data(), -1, bytes.size());
+  copy_failed_ |= !copies_.copy_now(to, target.region->device(), bytes.data(), -1, bytes.size());
 }
 
-/// Finds the message whose first piece is here a place, or a buffer until there is one.
+/// Finds the message whose first chunk is here a slot, or a buffer until there is one.
 bool Receiver::begin(int tag, const EagerHead& head) {
   Found found;
   if ((head.flags & EagerHead::kMatched) != 0) {
     found = {group(head.group), head.slot};
     if (found.request == nullptr || head.slot >= found.request->count) return false;
-    const Request::Place& place = found.request->places[head.slot];
-    if (place.taken || place.tag != tag) return false;
+    const Request::Slot& target = found.request->slots[head.slot];
+    if (target.taken || target.tag != tag) return false;
   } else {
     found = find_slot(tag);
   }
   if (found.request != nullptr) {
-    Request::Place& place = found.request->places[found.slot];
-    if (head.bytes > place.memory.size()) {
-      overflow = Overflow{head.bytes, place.memory.size()};
+    Request::Slot& target = found.request->slots[found.slot];
+    if (head.bytes > target.memory.size()) {
+      overflow = Overflow{head.bytes, target.memory.size()};
       return false;
     }
     take(*found.request, found.slot);
@@ -175,8 +175,8 @@ void Receiver::end_stream() {
 Request* Receiver::written(const transport::wire::RecordHeader& header, const Done& done) {
   if (!is_next(header)) return nullptr;
   Request* const request = group(done.group);
-  if (request == nullptr || done.slot >= request->count || request->places[done.slot].taken) return nullptr;
-  return done.bytes > request->places[done.slot].memory.size() ? nullptr : request;
+  if (request == nullptr || done.slot >= request->count || request->slots[done.slot].taken) return nullptr;
+  return done.bytes > request->slots[done.slot].memory.size() ? nullptr : request;
 }
 
 bool Receiver::on_done(const transport::wire::RecordHeader& header, const Done& done) {
@@ -214,17 +214,17 @@ bool Receiver::grant(transport::Flow& flow, Request& request) {
 }
 
 bool Receiver::grant_slot(transport::Flow& flow, Request& request, std::uint8_t slot) {
-  Request::Place& place = request.places[slot];
+  Request::Slot& target = request.slots[slot];
   std::uint32_t region = 0;
   std::uint64_t offset = 0;
   // What is here already needs no memory that the peer could write to. It may have come since there was no room.
-  if (!place.taken && place.region != nullptr && !place.memory.empty()) {
-    if (place.region_id == 0) place.region_id = regions_.take(place.region);
-    region = place.region_id;
+  if (!target.taken && target.region != nullptr && !target.memory.empty()) {
+    if (target.region_id == 0) target.region_id = regions_.take(target.region);
+    region = target.region_id;
     if (!announce(flow, region)) return false;
-    offset = static_cast<std::uint64_t>(place.memory.data() - place.region->memory().data());
+    offset = static_cast<std::uint64_t>(target.memory.data() - target.region->memory().data());
   }
-  const Grant grant{place.memory.size(), request.group, place.tag, slot, request.count, {}};
+  const Grant grant{target.memory.size(), request.group, target.tag, slot, request.count, {}};
   std::uint64_t operation = 0;
   return engine_.try_message(flow, {static_cast<std::uint8_t>(Kind::grant), region, offset, bytes_of(grant)},
                              operation);
@@ -274,7 +274,7 @@ void Receiver::settle(bool exposed) {
     if (request == nullptr) continue;
     request->fail();
     if (exposed && request->granted != 0) continue;
-    for (std::uint8_t slot = 0; slot < request->count; ++slot) release(request->places[slot]);
+    for (std::uint8_t slot = 0; slot < request->count; ++slot) release(request->slots[slot]);
     request->kept.store(false, std::memory_order_release);
     request = nullptr;
     --open_;
@@ -289,8 +289,8 @@ void Receiver::forget_arrived() {
 
 bool Receiver::uses(const memory::Region& region) const {
   return std::ranges::any_of(groups_, [&](const Request* request) {
-    return request != nullptr && std::ranges::any_of(request->places, [&](const Request::Place& place) {
-             return place.region.get() == &region;
+    return request != nullptr && std::ranges::any_of(request->slots, [&](const Request::Slot& target) {
+             return target.region.get() == &region;
            });
   });
 }
@@ -298,8 +298,8 @@ bool Receiver::uses(const memory::Region& region) const {
 void Receiver::collect(std::vector<std::shared_ptr<memory::Region>>& regions) const {
   for (const Request* request : groups_) {
     if (request == nullptr) continue;
-    for (const Request::Place& place : request->places) {
-      if (place.region != nullptr) regions.push_back(place.region);
+    for (const Request::Slot& target : request->slots) {
+      if (target.region != nullptr) regions.push_back(target.region);
     }
   }
 }

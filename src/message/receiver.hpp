@@ -1,5 +1,5 @@
-/// Receiver: the half of a channel that receives. Grants places to the peer, and finds messages that came ahead of
-/// their receive a place by the rule that the sender follows too.
+/// Receiver: the half of a channel that receives. Grants slots to the peer, and finds messages that came ahead of
+/// their receive a slot by the rule that the sender follows too.
 #pragma once
 
 #include <array>
@@ -50,7 +50,7 @@ class Receiver {
 
  private:
   bool is_next(const transport::wire::RecordHeader& header);
-  void store(const Request::Place& place, std::uint64_t at, std::span<const std::byte> bytes);
+  void store(const Request::Slot& target, std::uint64_t at, std::span<const std::byte> bytes);
   Request* written(const transport::wire::RecordHeader& header, const Done& done);
   /// A message that came ahead of its receive.
   struct Unexpected {
@@ -58,7 +58,7 @@ class Receiver {
     std::uint64_t arrived = 0;
     std::vector<std::byte> message;
   };
-  /// A message that is arriving in pieces: into a place or into what waits.
+  /// A message that is arriving in chunks: into a slot or into what waits.
   struct Stream {
     bool on = false;
     std::uint64_t bytes = 0;
@@ -78,7 +78,7 @@ class Receiver {
   bool begin(int tag, const EagerHead& head);
   void end_stream();
   void fill(Request& request, std::uint8_t slot, std::uint64_t size);
-  void release(Request::Place& place);
+  void release(Request::Slot& target);
   bool grant(transport::Flow& flow, Request& request);
   bool grant_slot(transport::Flow& flow, Request& request, std::uint8_t slot);
   bool announce(transport::Flow& flow, std::uint32_t id);

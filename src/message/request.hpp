@@ -13,7 +13,8 @@
 
 namespace railyard {
 
-/// Filled by the user's thread, worked on by whoever holds the baton, given back to the user's thread by `state`.
+/// Filled by the user's thread, worked on by whoever holds the progress lock, given back to the user's thread by
+/// `state`.
 class Request {
  public:
   enum class State : std::uint8_t { free, posted, done, failed };
@@ -38,7 +39,7 @@ class Request {
   bool has_failed() const { return state.load(std::memory_order_acquire) == State::failed; }
   void forget_memory() {
     region.reset();
-    for (Place& place : places) place.region.reset();
+    for (Slot& target : slots) target.region.reset();
   }
 
   std::atomic<State> state{State::free};
@@ -56,14 +57,14 @@ class Request {
   std::uint64_t operation = 0;             ///< the flow's operation that ends it
 
   // A receive.
-  struct Place {
+  struct Slot {
     std::span<std::byte> memory;
     int tag = 0;
     bool taken = false;                      ///< a message is in it or on its way there
     std::shared_ptr<memory::Region> region;  ///< what the memory lies in
     std::uint32_t region_id = 0;             ///< as announced; 0: not registered ahead
   };
-  std::array<Place, Channel::kMostSlots> places;
+  std::array<Slot, Channel::kMostSlots> slots;
   std::uint32_t index = 0;   ///< among the channel's receives
   std::uint32_t group = 0;   ///< what the peer calls it: anew with every use
   std::uint8_t granted = 0;  ///< slots that the peer has been told of

@@ -16,19 +16,19 @@ constexpr std::size_t kMostGroups = Channel::kMostRequests;
 
 bool Sender::on_grant(const transport::wire::RecordHeader& header, const Grant& grant) {
   if (grant.slot == 0) {
-    const bool whole = groups_.empty() || groups_.back().granted == groups_.back().slots;
+    const bool whole = groups_.empty() || groups_.back().granted == groups_.back().count;
     if (!whole || groups_.size() >= kMostGroups) return false;
     if (grant.slots == 0 || grant.slots > Channel::kMostSlots) return false;
     Group& group = add_group();
     group.number = grant.group;
-    group.slots = group.open = grant.slots;
+    group.count = group.open = grant.slots;
   }
   if (groups_.empty()) return false;
   Group& group = groups_.back();
-  if (grant.group != group.number || grant.slots != group.slots || grant.slot != group.granted) return false;
-  Slot& slot = group.places[grant.slot];
-  if (header.exposure != 0) {
-    slot.region = regions_.find(header.exposure);
+  if (grant.group != group.number || grant.slots != group.count || grant.slot != group.granted) return false;
+  Slot& slot = group.slots[grant.slot];
+  if (header.exposed_region != 0) {
+    slot.region = regions_.find(header.exposed_region);
     if (slot.region == nullptr || header.offset > slot.region->bytes ||
         grant.room > slot.region->bytes - header.offset) {
       return false;
@@ -55,7 +55,7 @@ Sender::Group& Sender::add_group() {
 
 std::optional<Sender::Found> Sender::find_slot(int tag) {
   for (auto group = groups_.begin(); group != groups_.end(); ++group) {
-    if (const auto slot = free_slot(group->known_places(), tag)) return Found{group, *slot};
+    if (const auto slot = free_slot(group->known_slots(), tag)) return Found{group, *slot};
   }
   return std::nullopt;
 }
@@ -64,7 +64,7 @@ std::optional<Sender::Found> Sender::find_slot(int tag) {
 /// message.
 void Sender::occupy(const Found& found) {
   Group& group = *found.group;
-  group.places[found.slot].taken = true;
+  group.slots[found.slot].taken = true;
   if (--group.open != 0) return;
   group = {};
   spare_groups_.splice(spare_groups_.begin(), groups_, found.group);
@@ -82,7 +82,7 @@ bool Sender::claimed_ahead(int tag) {
 /// The messages of one tag leave in the order in which they were posted; those of another pass them by.
 bool Sender::advance(transport::Flow& flow) {
   if (streamed_ != nullptr) {
-    // A message in pieces is whole before the next one begins: the pieces say only that they are further ones.
+    // A message in chunks is whole before the next one begins: the chunks say only that they are further ones.
     if (!send_eager(flow, *streamed_, streaming_)) return false;
     std::erase(waiting_, std::exchange(streamed_, nullptr));
   }
@@ -129,10 +129,10 @@ Sender::Start Sender::start_ahead(transport::Flow& flow, Request& request) {
 }
 
 Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, const Found& found) {
-  const Slot& place = found.group->places[found.slot];
+  const Slot& target = found.group->slots[found.slot];
   const std::uint64_t size = request.message.size();
-  if (size > place.room) {
-    overflow = Overflow{size, place.room};
+  if (size > target.room) {
+    overflow = Overflow{size, target.room};
     return Start::waits;
   }
   if (size != 0 && may_be_eager(request)) {
@@ -142,7 +142,7 @@ Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, con
     occupy(found);
     return whole ? Start::started : Start::no_room;
   }
-  if (!write(flow, request, place, {size, found.group->number, found.slot, {}})) return Start::no_room;
+  if (!write(flow, request, target, {size, found.group->number, found.slot, {}})) return Start::no_room;
   occupy(found);
   return Start::started;
 }
@@ -163,18 +163,18 @@ void Sender::took(const Request& request) {
 bool Sender::send_eager(transport::Flow& flow, Request& request, const EagerHead& head) {
   streaming_ = head;
   for (;;) {
-    const auto piece = request.message.subspan(request.started)
-                           .first(std::min(request.message.size() - request.started, kMostEagerPiece));
+    const auto chunk = request.message.subspan(request.started)
+                           .first(std::min(request.message.size() - request.started, kMostEagerChunk));
     if (request.started != 0) streaming_.flags |= EagerHead::kFurther;
     const transport::MessageRecord record{static_cast<std::uint8_t>(Kind::eager),
                                           static_cast<std::uint32_t>(request.tag), next_message_, bytes_of(streaming_),
-                                          piece};
+                                          chunk};
     std::uint64_t operation = 0;
     if (!engine_.try_message(flow, record, operation)) {
       if (request.started != 0) streamed_ = &request;
       return false;
     }
-    request.started += piece.size();
+    request.started += chunk.size();
     if (request.started < request.message.size()) continue;
     took(request);
     ++eager;

@@ -1,4 +1,4 @@
-/// Sender: the half of a channel that sends. Finds each message its place and puts it on the flow.
+/// Sender: the half of a channel that sends. Finds each message its slot and puts it on the flow.
 ///
 /// A message that has a grant goes straight into place: small ones inside a record, others as a direct write with a
 /// record behind it. One that has none may go ahead of its receive if it is small; else it waits.
@@ -37,7 +37,7 @@ class Sender {
 
   // Arrivals: false for what no honest peer says.
   bool on_region(const transport::wire::RecordHeader& header, std::span<const std::byte> body, std::size_t rails) {
-    return regions_.announce(header.exposure, header.offset, body, rails);
+    return regions_.announce(header.exposed_region, header.offset, body, rails);
   }
   void on_withdraw(std::uint32_t id) { regions_.withdraw(id); }
   bool on_grant(const transport::wire::RecordHeader& header, const Grant& grant);
@@ -69,11 +69,11 @@ class Sender {
   /// A receive of the peer's.
   struct Group {
     std::uint32_t number = 0;
-    std::uint8_t slots = 0;
+    std::uint8_t count = 0;
     std::uint8_t granted = 0;
     std::uint8_t open = 0;
-    std::array<Slot, Channel::kMostSlots> places;
-    std::span<const Slot> known_places() const { return std::span(places).first(granted); }
+    std::array<Slot, Channel::kMostSlots> slots;
+    std::span<const Slot> known_slots() const { return std::span(slots).first(granted); }
   };
   using Groups = std::list<Group>;
   struct Found {
@@ -113,8 +113,8 @@ class Sender {
   std::uint64_t ahead_bytes_ = 0;
   std::uint64_t next_message_ = 0;
   std::uint64_t last_eager_ = 0;  ///< the flow's operation that ends the last message which was done when it was copied
-  Request* streamed_ = nullptr;   ///< the message that is going out in pieces, of which some wait for room
-  EagerHead streaming_;           ///< what its pieces say
+  Request* streamed_ = nullptr;   ///< the message that is going out in chunks, of which some wait for room
+  EagerHead streaming_;           ///< what its chunks say
 };
 
 }  // namespace railyard::message

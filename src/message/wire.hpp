@@ -15,9 +15,9 @@ namespace railyard::message {
 
 /// `detail` of a message record. In parentheses: what the record's `number` and `offset` are.
 enum class Kind : std::uint8_t {
-  eager = 1,     ///< a message, or a piece of one, in the record itself (tag, the message's number)
+  eager = 1,     ///< a message, or a chunk of one, in the record itself (tag, the message's number)
   region = 2,    ///< memory that grants will speak of, and its keys (region id, its bytes)
-  grant = 3,     ///< a place for one message (region id, offset in the region)
+  grant = 3,     ///< a slot for one message (region id, offset in the region)
   done = 4,      ///< every byte of a granted message has landed (tag, the message's number)
   withdraw = 5,  ///< a region that no later grant will speak of (region id)
   overflow = 6,  ///< a message does not fit its receive: the channel is over
@@ -33,7 +33,7 @@ struct EagerHead {
   std::uint16_t reserved = 0;
 
   static constexpr std::uint8_t kMatched = 1;  ///< `group` and `slot` hold; else the receiver finds them by the rule
-  static constexpr std::uint8_t kFurther = 2;  ///< not the message's first piece
+  static constexpr std::uint8_t kFurther = 2;  ///< not the message's first chunk
 };
 static_assert(sizeof(EagerHead) == 16);
 
@@ -76,7 +76,7 @@ std::optional<T> read(std::span<const std::byte> body) {
 }
 
 /// The most of a message that one eager record holds.
-inline constexpr std::size_t kMostEagerPiece = transport::Engine::kMostMessage - sizeof(EagerHead);
+inline constexpr std::size_t kMostEagerChunk = transport::Engine::kMostMessage - sizeof(EagerHead);
 /// Messages that a sender may have sent ahead of their receives, and their bytes: what a receiver must keep.
 inline constexpr std::uint32_t kMostUnexpected = 64;
 inline constexpr std::uint64_t kMostUnexpectedBytes = 512 * 1024;

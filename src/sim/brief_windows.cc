@@ -20,7 +20,7 @@ constexpr std::size_t kSignals = 96;
 constexpr std::size_t kBareBytes = 4096;
 constexpr std::size_t kBareSignals = 4;
 constexpr std::size_t kMostBegun = 256;
-constexpr std::uint32_t kNoExposure = 0x7ffffff0;
+constexpr std::uint32_t kNoExposedRegion = 0x7ffffff0;
 /// What memory holds once its owner uses it for something else.
 constexpr std::byte kReused{0x77};
 constexpr std::uint64_t kReusedWord = 0x7777777777777777ULL;
@@ -76,7 +76,7 @@ Result<void> BriefWindows::expose() {
     own.bare.assign(kBareBytes, kReused);
     own.bare_signals.assign(kBareSignals, kReusedWord);
     transport::Engine& engine = engine_of(stage_, rank);
-    const transport::BatonHold hold(engine.baton());
+    const transport::ProgressGuard hold(engine.progress_lock());
     auto region = memory::Region::open(engine.rails(), own.bare, {.remote = true, .bulk = true});
     if (!region) return std::move(region.error());
     own.region = std::move(*region);
@@ -86,7 +86,7 @@ Result<void> BriefWindows::expose() {
     }
     const auto id = engine.expose({own.bare, own.bare_signals});
     if (!id) return id.error().copy();
-    own.exposure = *id;
+    own.exposed_region = *id;
   }
   return {};
 }
@@ -170,7 +170,7 @@ void BriefWindows::begin(int rank, int target) {
 /// An operation that no window of the library would let through: as from a peer that is mistaken, or behind the times.
 void BriefWindows::forge(int rank, int target) {
   transport::Engine& engine = engine_of(stage_, rank);
-  const transport::BatonHold hold(engine.baton());
+  const transport::ProgressGuard hold(engine.progress_lock());
   const auto flow = engine.flow(target);
   if (!flow || (*flow)->failed.load(std::memory_order_relaxed)) return;
   Begun begun;
@@ -203,45 +203,46 @@ bool BriefWindows::forge_on(transport::Engine& engine, transport::Flow& flow, Be
   };
   switch (begun.forged) {
     case Forged::no_window: {
-      const transport::PutRecord put{kNoExposure, 0, local};
+      const transport::PutRecord put{kNoExposedRegion, 0, local};
       return engine.try_records(flow, &put, nullptr, number);
     }
     case Forged::out_of_range: {
-      const transport::PutRecord put{there.exposure, kBareBytes - begun.bytes + 1, local};
+      const transport::PutRecord put{there.exposed_region, kBareBytes - begun.bytes + 1, local};
       return engine.try_records(flow, &put, nullptr, number);
     }
     case Forged::no_signal: {
-      const transport::SignalRecord signal{there.exposure, kBareSignals, SignalOp::add, 1};
+      const transport::SignalRecord signal{there.exposed_region, kBareSignals, SignalOp::add, 1};
       return engine.try_records(flow, nullptr, &signal, number);
     }
     case Forged::signal_code: {
-      const transport::SignalRecord signal{there.exposure, 0, static_cast<SignalOp>(9), 1};
+      const transport::SignalRecord signal{there.exposed_region, 0, static_cast<SignalOp>(9), 1};
       return engine.try_records(flow, nullptr, &signal, number);
     }
     case Forged::misaligned:
-      return engine.try_atomic(flow, {there.exposure, 4, AtomicOp::add, {1, 0, 0, 8}}, nullptr, begun.ticket);
+      return engine.try_atomic(flow, {there.exposed_region, 4, AtomicOp::add, {1, 0, 0, 8}}, nullptr, begun.ticket);
     case Forged::atomic_code:
-      return engine.try_atomic(flow, {there.exposure, 8, static_cast<AtomicOp>(77), {1, 0, 0, 8}}, nullptr,
+      return engine.try_atomic(flow, {there.exposed_region, 8, static_cast<AtomicOp>(77), {1, 0, 0, 8}}, nullptr,
                                begun.ticket);
     case Forged::atomic_width:
-      return engine.try_atomic(flow, {there.exposure, 8, AtomicOp::add, {1, 0, 0, 3}}, nullptr, begun.ticket);
+      return engine.try_atomic(flow, {there.exposed_region, 8, AtomicOp::add, {1, 0, 0, 3}}, nullptr, begun.ticket);
     case Forged::fetch_misaligned:
-      return engine.try_atomic(flow, {there.exposure, 2, AtomicOp::add, {1, 0, 0, 8}}, begun.local.get(), begun.ticket);
+      return engine.try_atomic(flow, {there.exposed_region, 2, AtomicOp::add, {1, 0, 0, 8}}, begun.local.get(),
+                               begun.ticket);
     case Forged::write_no_key:
-      bulk.remote = {there.exposure, there.wrong_keys};
+      bulk.remote = {there.exposed_region, there.wrong_keys};
       return with_region([&] { return engine.try_write(flow, bulk, nullptr, number); });
     case Forged::write_out_of_range:
-      bulk.remote = {there.exposure, there.keys};
+      bulk.remote = {there.exposed_region, there.keys};
       bulk.remote_offset = kBareBytes;  // all of it: what is in range may be written
       return with_region([&] { return engine.try_write(flow, bulk, nullptr, number); });
     case Forged::read_no_key:
-      bulk.remote = {there.exposure, there.wrong_keys};
+      bulk.remote = {there.exposed_region, there.wrong_keys};
       return with_region(
           [&] { return engine.try_unordered(flow, bulk, transport::Operation::Kind::read, begun.ticket); });
     default: {
       // A good record in the same frame does not make up for the bad one.
-      const transport::SignalRecord signal{there.exposure, kBareSignals + 7, SignalOp::add, 1};
-      const transport::PutRecord put{kNoExposure, 0, local};
+      const transport::SignalRecord signal{there.exposed_region, kBareSignals + 7, SignalOp::add, 1};
+      const transport::PutRecord put{kNoExposedRegion, 0, local};
       return engine.try_records(flow, &put, &signal, number);
     }
   }
@@ -349,8 +350,8 @@ void BriefWindows::close() {
     own.window.reset();
     if (own.region == nullptr) continue;
     transport::Engine& engine = engine_of(stage_, rank);
-    const transport::BatonHold hold(engine.baton());
-    engine.conceal(own.exposure);
+    const transport::ProgressGuard hold(engine.progress_lock());
+    engine.conceal(own.exposed_region);
     own.region.reset();
   }
 }

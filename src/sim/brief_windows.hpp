@@ -65,7 +65,7 @@ class BriefWindows {
     // For what must be refused: memory that the engine exposes without a window.
     std::vector<std::byte> bare;
     std::vector<std::uint64_t> bare_signals;
-    std::uint32_t exposure = 0;
+    std::uint32_t exposed_region = 0;
     std::shared_ptr<memory::Region> region;
     std::vector<transport::RemoteKey> keys;  ///< the engine refers to them
     std::vector<transport::RemoteKey> wrong_keys;

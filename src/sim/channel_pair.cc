@@ -170,7 +170,7 @@ std::uint64_t ChannelPair::draw_size(Random& random) const {
       return std::min(edge + random.below(3) - (edge > 1 ? 1 : 0), most);
     }
     case 2:
-      return std::min<std::uint64_t>(message::kMostEagerPiece - 2 + random.below(5), most);
+      return std::min<std::uint64_t>(message::kMostEagerChunk - 2 + random.below(5), most);
     case 3:
       return std::min<std::uint64_t>(behaviour_.eager_bytes + random.below(3), most);
     case 4:

@@ -22,7 +22,7 @@ Result<std::unique_ptr<ChannelProcesses>> ChannelProcesses::open(const fabric::s
   Random random(options.seed ^ 0x9e3779b97f4a7c15ULL);
   for (std::size_t process = 0; process < settings.size(); ++process) {
     opened->clocks_.push_back(std::make_unique<ProcessClock>(*opened, process));
-    message::ContextParts parts;
+    message::WorkerParts parts;
     parts.settings = settings[process];
     parts.settings.threads = "single";
     parts.clock = opened->clocks_.back().get();
@@ -34,16 +34,16 @@ Result<std::unique_ptr<ChannelProcesses>> ChannelProcesses::open(const fabric::s
     }
     for (auto& byte : parts.identity.bytes) byte = static_cast<std::uint8_t>(random.next());
     parts.seed = random.next();
-    auto context = message::Context::open(std::move(parts));
-    if (!context) return std::move(context.error());
-    opened->contexts_.push_back(std::move(*context));
+    auto worker = message::Worker::open(std::move(parts));
+    if (!worker) return std::move(worker.error());
+    opened->workers_.push_back(std::move(*worker));
   }
   return opened;
 }
 
 ChannelProcesses::~ChannelProcesses() {
-  for (auto& context : contexts_) {
-    if (context != nullptr) context->close();
+  for (auto& worker : workers_) {
+    if (worker != nullptr) worker->close();
   }
 }
 
@@ -77,7 +77,7 @@ ChannelEnds ChannelProcesses::join(std::size_t from, std::size_t to, std::uint32
 }
 
 void ChannelProcesses::round() {
-  for (std::size_t process = 0; process < contexts_.size(); ++process) pass(process);
+  for (std::size_t process = 0; process < workers_.size(); ++process) pass(process);
   let_time_pass();
 }
 
@@ -89,7 +89,7 @@ bool ChannelProcesses::until(const std::function<bool()>& done, std::int64_t nan
 }
 
 void ChannelProcesses::pass(std::size_t process) {
-  if (contexts_[process] != nullptr && able(process)) contexts_[process]->pass();
+  if (workers_[process] != nullptr && able(process)) workers_[process]->pass();
 }
 
 void ChannelProcesses::let_time_pass() {
@@ -106,7 +106,7 @@ void ChannelProcesses::let_others_go_on(std::size_t process) {
   waits_ = kNobody;
   // A process that is stopped within a call does not look at the time before it goes on.
   do {
-    for (std::size_t other = 0; other < contexts_.size(); ++other) {
+    for (std::size_t other = 0; other < workers_.size(); ++other) {
       if (other != process) pass(other);
     }
     let_time_pass();
@@ -140,8 +140,8 @@ bool ChannelProcesses::empty() {
 }
 
 void ChannelProcesses::end(std::size_t process) {
-  contexts_[process]->close();
-  contexts_[process].reset();
+  workers_[process]->close();
+  workers_[process].reset();
 }
 
 }  // namespace railyard::sim

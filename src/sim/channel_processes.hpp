@@ -12,7 +12,7 @@
 
 #include "base/clock.hpp"
 #include "fabric/sim/fabric.hpp"
-#include "message/context.hpp"
+#include "message/worker.hpp"
 
 namespace railyard::sim {
 
@@ -25,15 +25,15 @@ struct ChannelEnds {
 
 class ChannelProcesses {
  public:
-  /// A context for each of `settings`, on the rails that name its process.
+  /// A worker for each of `settings`, on the rails that name its process.
   static Result<std::unique_ptr<ChannelProcesses>> open(const fabric::sim::FabricOptions& options,
                                                         std::span<const Settings> settings);
   ~ChannelProcesses();
   ChannelProcesses(const ChannelProcesses&) = delete;
   ChannelProcesses& operator=(const ChannelProcesses&) = delete;
 
-  message::Context& at(std::size_t process) { return *contexts_[process]; }
-  std::size_t size() const { return contexts_.size(); }
+  message::Worker& at(std::size_t process) { return *workers_[process]; }
+  std::size_t size() const { return workers_.size(); }
   bool alive(std::size_t process) const { return fabric.alive(static_cast<int>(process)); }
   /// It may make calls now.
   bool able(std::size_t process) const { return alive(process) && !fabric.paused(static_cast<int>(process)); }
@@ -53,7 +53,7 @@ class ChannelProcesses {
   }
   /// Nothing is left of any channel in any process that lives.
   bool empty();
-  /// Takes a process down, as the end of its station does.
+  /// Takes a process down, as the end of its context does.
   void end(std::size_t process);
 
   fabric::sim::SimFabric fabric;
@@ -83,7 +83,7 @@ class ChannelProcesses {
   void let_others_go_on(std::size_t process);
 
   std::vector<std::unique_ptr<ProcessClock>> clocks_;
-  std::vector<std::shared_ptr<message::Context>> contexts_;
+  std::vector<std::shared_ptr<message::Worker>> workers_;
   std::size_t waits_ = kNobody;
   std::int64_t idle_ = 0;
 };

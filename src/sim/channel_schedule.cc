@@ -216,7 +216,7 @@ class ChannelRun {
     const WorldStatistics statistics = processes_->at(process).engine().statistics();
     outcome.held_out_of_order += statistics.held_out_of_order;
     outcome.links_lost += statistics.links_lost;
-    outcome.replayed += statistics.units_replayed;
+    outcome.replayed += statistics.segments_replayed;
     const bool expected = plan_.fabric.programs.any() || !plan_.fabric.intrusions.empty();
     if (statistics.dropped_malformed != 0 && !expected) {
       findings_.add(Finding::violation,

@@ -9,7 +9,7 @@
 
 namespace railyard::sim {
 
-/// An error: the contexts could not be opened.
+/// An error: the workers could not be opened.
 Result<Outcome> run_channel_schedule(std::uint64_t seed, const ScenarioOptions& options);
 
 }  // namespace railyard::sim

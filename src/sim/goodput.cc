@@ -18,9 +18,9 @@ namespace {
 using fabric::sim::Carry;
 using fabric::sim::RailState;
 
-// Slow rails, so that a thousand ranks fit in one thread; a piece takes a rail 4 ms, as on a loaded network.
+// Slow rails, so that a thousand ranks fit in one thread; a chunk takes a rail 4 ms, as on a loaded network.
 constexpr double kBandwidth = 4e6;
-constexpr std::uint32_t kPiece = 16 * 1024;
+constexpr std::uint32_t kChunk = 16 * 1024;
 constexpr std::size_t kPut = 32 * 1024;
 /// Puts under way from one rank to the next: more than its rails carry until a dead link has been replaced.
 constexpr std::size_t kSlots = 48;
@@ -28,7 +28,7 @@ constexpr std::int64_t kTurn = 200'000;  ///< virtual time between two rounds of
 constexpr std::int64_t kStep = 10'000'000;
 /// A rank with nothing to do looks at its links so often.
 constexpr std::uint64_t kIdleTurns = 5;
-/// Ranks begin one after the other within this time: pieces of all of them at the same instant would make waves.
+/// Ranks begin one after the other within this time: chunks of all of them at the same instant would make waves.
 constexpr std::int64_t kBegin = 40'000'000;
 constexpr std::byte kUsed{0x5a};
 
@@ -38,12 +38,12 @@ Plan make_goodput_plan(const GoodputOptions& options, std::uint64_t& failures) {
   Plan plan = orderly_plan(options.ranks, options.rails);
   plan.seed = plan.fabric.seed = options.seed;
   plan.settings.log = "error";
-  plan.settings.chunk_min = kPiece;
-  plan.settings.chunk_max = kPiece;
+  plan.settings.chunk_min = kChunk;
+  plan.settings.chunk_max = kChunk;
   Random random(Random(options.seed).next());
   for (auto& rail : plan.fabric.rails) {
     rail.bandwidth = kBandwidth;
-    rail.mtu = kPiece;
+    rail.mtu = kChunk;
     rail.latency = 20'000;
     rail.plane = fmt::format("plane {}", rail.number);
     rail.knows_interface = random.chance(0.5);
@@ -211,7 +211,7 @@ Result<Goodput> measure_goodput(const GoodputOptions& options) {
   for (const World& world : cluster.worlds) {
     const WorldStatistics statistics = world.statistics();
     result.links_lost += statistics.links_lost;
-    result.replayed += statistics.units_replayed;
+    result.replayed += statistics.segments_replayed;
   }
   sum_up(result);
   return result;

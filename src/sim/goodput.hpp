@@ -32,7 +32,7 @@ struct Goodput {
   std::uint64_t wrong = 0;    ///< puts that were not what they should be when their signal came
   std::uint64_t refused = 0;  ///< operations that the library refused or failed
   std::uint64_t links_lost = 0;
-  std::uint64_t replayed = 0;  ///< pieces sent again
+  std::uint64_t replayed = 0;  ///< segments sent again
   double share = 0;            ///< of what was possible, over all steps after the start
   double worst = 0;            ///< in the worst of these steps
 

@@ -46,7 +46,7 @@ class Pattern {
   }
 
  private:
-  /// Every word differs from its neighbours, so a piece in the wrong place shows.
+  /// Every word differs from its neighbours, so a chunk in the wrong place shows.
   std::uint64_t word(std::size_t index) const {
     std::uint64_t mixed = key_ + index * 0x9e3779b97f4a7c15ULL;
     mixed = (mixed ^ (mixed >> 32U)) * 0xd6e8feb86659fd93ULL;

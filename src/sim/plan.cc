@@ -89,7 +89,7 @@ void draw_settings(Settings& settings, Random& random) {
   settings.peer_timeout_ms = 3'000;
 }
 
-/// Long enough, in pieces small enough, for the sequence numbers of an immediate to go round.
+/// Long enough, in chunks small enough, for the sequence numbers of an immediate to go round.
 void make_long(Plan& plan) {
   plan.behaviour.operations = 2'500;
   plan.behaviour.most_outstanding = 64;

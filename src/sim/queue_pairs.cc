@@ -11,7 +11,7 @@
 
 #include "base/random.hpp"
 #include "fabric/sim/fabric.hpp"
-#include "message/context.hpp"
+#include "message/worker.hpp"
 
 namespace railyard::sim {
 
@@ -63,18 +63,18 @@ class LedgerRail final : public fabric::Rail {
     return rail_->register_memory(memory, access);
   }
   void revoke(const fabric::Registration& registration) override { rail_->revoke(registration); }
-  fabric::Post send(RemoteId remote, fabric::LocalPiece message, fabric::PostContext* context) override {
-    return rail_->send(remote, message, context);
+  fabric::Post send(RemoteId remote, fabric::LocalChunk message, fabric::PostContext* worker) override {
+    return rail_->send(remote, message, worker);
   }
-  fabric::Post receive(fabric::LocalPiece buffer, fabric::PostContext* context) override {
-    return rail_->receive(buffer, context);
+  fabric::Post receive(fabric::LocalChunk buffer, fabric::PostContext* worker) override {
+    return rail_->receive(buffer, worker);
   }
-  fabric::Post write(fabric::RemotePiece to, fabric::LocalPiece from, fabric::WriteOptions options,
-                     fabric::PostContext* context) override {
-    return rail_->write(to, from, options, context);
+  fabric::Post write(fabric::RemoteChunk to, fabric::LocalChunk from, fabric::WriteOptions options,
+                     fabric::PostContext* worker) override {
+    return rail_->write(to, from, options, worker);
   }
-  fabric::Post read(fabric::RemotePiece from, fabric::LocalPiece to, fabric::PostContext* context) override {
-    return rail_->read(from, to, context);
+  fabric::Post read(fabric::RemoteChunk from, fabric::LocalChunk to, fabric::PostContext* worker) override {
+    return rail_->read(from, to, worker);
   }
   std::size_t poll(std::span<fabric::Event> events) override { return rail_->poll(events); }
   void stop() override { rail_->stop(); }
@@ -92,7 +92,7 @@ class Process {
  public:
   static Result<Process> open(fabric::sim::SimFabric& network, Ledger& ledger, std::uint32_t number,
                               const QueuePairCase& shape) {
-    message::ContextParts parts;
+    message::WorkerParts parts;
     parts.settings.driver = "sim";
     parts.settings.threads = "single";
     parts.settings.shared_links = shape.shared_links;
@@ -105,33 +105,33 @@ class Process {
     Random random(number);
     for (auto& byte : parts.identity.bytes) byte = static_cast<std::uint8_t>(random.next());
     parts.seed = random.next();
-    auto context = message::Context::open(std::move(parts));
-    if (!context) return std::move(context.error());
-    return Process(std::move(*context));
+    auto worker = message::Worker::open(std::move(parts));
+    if (!worker) return std::move(worker.error());
+    return Process(std::move(*worker));
   }
   ~Process() {
-    if (context_ != nullptr) context_->close();
+    if (worker_ != nullptr) worker_->close();
   }
   Process(Process&&) = default;
   Process& operator=(Process&&) = default;
 
-  /// A channel to another process: the letters go from hand to hand.
+  /// A channel to another process: the set-up messages go from hand to hand.
   Result<void> connect(Process& to) {
-    auto joining = context_->begin(0, true);
+    auto joining = worker_->begin(0, true);
     if (!joining) return std::move(joining.error());
-    const auto hello = message::read_hello(context_->hello(*joining));
+    const auto hello = message::read_hello(worker_->hello(*joining));
     if (!hello) return hello.error().copy();
-    const auto answer = to.context_->answer(*hello);
+    const auto answer = to.worker_->answer(*hello);
     if (!answer) return answer.error().copy();
-    const auto channel = context_->conclude(*joining, answer->welcome);
+    const auto channel = worker_->conclude(*joining, answer->welcome);
     if (!channel) return channel.error().copy();
     if (*channel == nullptr) return Error(Status::invalid, "two processes do not agree on the links they share");
     return {};
   }
 
  private:
-  explicit Process(std::shared_ptr<message::Context> context) : context_(std::move(context)) {}
-  std::shared_ptr<message::Context> context_;
+  explicit Process(std::shared_ptr<message::Worker> worker) : worker_(std::move(worker)) {}
+  std::shared_ptr<message::Worker> worker_;
 };
 
 fabric::sim::FabricOptions network_of(const QueuePairCase& shape) {

@@ -18,9 +18,9 @@ struct QueuePairCase {
   std::uint32_t rails = 1;
   std::uint32_t channels = 1;
   std::uint32_t shared_links = 1;  ///< RAILYARD_SHARED_LINKS
-  bool same_place = false;         ///< only with the rank of its own place on each node: the others hand over inside it
+  bool same_local_rank = false;    ///< only with the same local rank on each node: the others hand over inside it
 
-  std::uint32_t peers() const { return same_place ? ranks / kRanksPerNode - 1 : ranks - kRanksPerNode; }
+  std::uint32_t peers() const { return same_local_rank ? ranks / kRanksPerNode - 1 : ranks - kRanksPerNode; }
 };
 
 struct QueuePairs {

@@ -129,7 +129,7 @@ Result<Outcome> run_schedule(std::uint64_t seed, const ScenarioOptions& options)
     const WorldStatistics statistics = world.statistics();
     outcome.held_out_of_order += statistics.held_out_of_order;
     outcome.links_lost += statistics.links_lost;
-    outcome.replayed += statistics.units_replayed;
+    outcome.replayed += statistics.segments_replayed;
     // Where somebody asks for what must be refused, some of it is malformed.
     const bool expected = stage.plan.fabric.programs.any() || !stage.plan.fabric.intrusions.empty();
     if (statistics.dropped_malformed != 0 && !expected) {

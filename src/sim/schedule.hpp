@@ -18,7 +18,7 @@ struct Outcome {
   std::uint64_t held_out_of_order = 0;  ///< messages that arrived before their turn
   std::uint64_t busy = 0;               ///< posts that the rails refused for the moment
   std::uint64_t links_lost = 0;         ///< given up by an engine
-  std::uint64_t replayed = 0;           ///< pieces that went out again
+  std::uint64_t replayed = 0;           ///< segments that went out again
   std::uint64_t packets_fenced = 0;     ///< that a fence kept from landing
   bool death = false;                   ///< a process died
 };

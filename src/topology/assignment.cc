@@ -14,7 +14,7 @@ constexpr std::size_t kSameSocket = 1;
 constexpr std::size_t kSameNode = 2;
 constexpr std::size_t kSameBridge = 3;  // and one more for each PCIe bridge that both hang below
 
-std::size_t common_depth(const PciPlace& a, const PciPlace& b) noexcept {
+std::size_t common_depth(const PciLocation& a, const PciLocation& b) noexcept {
   if (!a.root.empty() && a.root == b.root) {
     const auto [end, other] = std::ranges::mismatch(a.bridges, b.bridges);
     return kSameBridge + static_cast<std::size_t>(end - a.bridges.begin());
@@ -34,7 +34,7 @@ struct Candidate {
   std::uint64_t first_spare = 0;
 };
 
-/// The machine while its NICs are being given out. NICs are known by their place in `nics`, which is by address.
+/// The machine while its NICs are being given out. NICs are known by their index in `nics`, which is by address.
 struct Sharing {
   std::vector<Candidate> nics;
   std::vector<std::uint64_t> card_users;
@@ -75,7 +75,7 @@ Sharing make_sharing(std::span<const Nic> given) {
   sharing.fastest = megabits(fastest);
   std::string last_card;
   for (const std::size_t index : order) {
-    const std::string function = given[index].place.function();
+    const std::string function = given[index].location.function();
     const std::string card = function.substr(0, function.rfind('.'));
     if (card.empty() || card != last_card) sharing.card_users.push_back(0);
     last_card = card;
@@ -95,7 +95,7 @@ std::vector<std::size_t> near_nics(const Gpu& gpu, const Sharing& sharing) {
   std::size_t deepest = 0;
   for (std::size_t nic = 0; nic < sharing.nics.size(); ++nic) {
     if (sharing.is_slow(nic)) continue;
-    const std::size_t depth = common_depth(gpu.place, sharing.nics[nic].nic->place);
+    const std::size_t depth = common_depth(gpu.location, sharing.nics[nic].nic->location);
     if (depth > deepest) near.clear();
     if (depth >= deepest) near.push_back(nic);
     deepest = std::max(deepest, depth);
@@ -142,8 +142,8 @@ std::vector<std::size_t> order_spares(const Gpu& gpu, const std::vector<std::siz
   std::ranges::stable_sort(spares, [&](std::size_t a, std::size_t b) {
     const Candidate& one = sharing.nics[a];
     const Candidate& other = sharing.nics[b];
-    const std::size_t depth = common_depth(gpu.place, one.nic->place);
-    const std::size_t other_depth = common_depth(gpu.place, other.nic->place);
+    const std::size_t depth = common_depth(gpu.location, one.nic->location);
+    const std::size_t other_depth = common_depth(gpu.location, other.nic->location);
     if (sharing.is_slow(a) != sharing.is_slow(b)) return sharing.is_slow(b);
     if (depth != other_depth) return depth > other_depth;
     return Sharing::is_less(one.users + one.first_spare, one.rate, other.users + other.first_spare, other.rate);
@@ -156,11 +156,11 @@ std::vector<AssignedNic> describe(const Gpu& gpu, const std::vector<std::size_t>
   std::vector<AssignedNic> out;
   out.reserve(nics.size());
   for (const std::size_t nic : nics)
-    out.push_back({sharing.nics[nic].index, path_between(gpu.place, sharing.nics[nic].nic->place)});
+    out.push_back({sharing.nics[nic].index, path_between(gpu.location, sharing.nics[nic].nic->location)});
   return out;
 }
 
-/// The NICs that the caller gave by their places in its list.
+/// The NICs that the caller gave by their indices in its list.
 std::vector<std::size_t> find_given(const std::vector<std::size_t>& indices, const Sharing& sharing) {
   std::vector<std::size_t> nics;
   for (const std::size_t index : indices) {
@@ -188,7 +188,7 @@ const char* to_string(PathKind path) noexcept {
   return "machine";
 }
 
-PathKind path_between(const PciPlace& a, const PciPlace& b) noexcept {
+PathKind path_between(const PciLocation& a, const PciLocation& b) noexcept {
   const std::size_t depth = common_depth(a, b);
   if (depth > kSameBridge) return PathKind::pci_switch;
   if (depth == kSameBridge) return PathKind::host_bridge;

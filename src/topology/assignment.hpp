@@ -27,13 +27,13 @@ enum class PathKind : std::uint8_t {
 };
 const char* to_string(PathKind path) noexcept;
 
-PathKind path_between(const PciPlace& a, const PciPlace& b) noexcept;
+PathKind path_between(const PciLocation& a, const PciLocation& b) noexcept;
 
 /// A NIC this many times slower than the host's fastest serves no GPU, however near: it is there for the console.
 inline constexpr std::uint64_t kSlowNic = 4;
 
 struct AssignedNic {
-  std::size_t nic = 0;  ///< its place in the list that was given
+  std::size_t nic = 0;  ///< its index in the list that was given
   PathKind path = PathKind::machine;
 
   bool operator==(const AssignedNic&) const = default;

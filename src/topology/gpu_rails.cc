@@ -111,13 +111,13 @@ Result<std::string> GpuTable::interfaces_of(std::string_view gpu) const {
 
 Result<GpuTable> make_gpu_table(const Settings& settings, Machine machine, std::vector<Nic> nics) {
   for (Nic& nic : nics) {
-    const auto address = parse_pci_address(nic.place.function());
+    const auto address = parse_pci_address(nic.location.function());
     if (!address) continue;
     const auto known = machine.devices.find(*address);
     if (known == machine.devices.end()) continue;
-    std::string path = std::move(nic.place.path);
-    nic.place = known->second;
-    nic.place.path = std::move(path);
+    std::string path = std::move(nic.location.path);
+    nic.location = known->second;
+    nic.location.path = std::move(path);
   }
   AssignmentOptions options;
   options.most_per_gpu = settings.rails_per_gpu;

@@ -22,7 +22,7 @@ struct GpuTable {
   Result<std::string> interfaces_of(std::string_view gpu) const;
 };
 
-/// As RAILYARD_RAILS_PER_GPU and RAILYARD_GPU_RAILS say. Where hwloc knows a NIC, its place is taken from hwloc.
+/// As RAILYARD_RAILS_PER_GPU and RAILYARD_GPU_RAILS say. Where hwloc knows a NIC, its location is taken from hwloc.
 Result<GpuTable> make_gpu_table(const Settings& settings, Machine machine, std::vector<Nic> nics);
 
 /// For this host, with the NICs that the settings choose.

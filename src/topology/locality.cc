@@ -12,13 +12,13 @@ namespace railyard::topology {
 std::vector<Nic> nics_of(std::span<const fabric::RailOffer> offers) {
   std::vector<Nic> nics;
   for (const fabric::RailOffer& offer : offers)
-    nics.push_back({offer.domain, offer.provider, offer.line_rate, find_pci_place(offer.domain)});
+    nics.push_back({offer.domain, offer.provider, offer.line_rate, find_pci_location(offer.domain)});
   return nics;
 }
 
 bool comes_before(const Nic& a, const Nic& b) {
   const auto key = [](const Nic& nic) {
-    const auto address = parse_pci_address(nic.place.function());
+    const auto address = parse_pci_address(nic.location.function());
     // Of names that begin alike the shorter has the smaller number.
     return std::tuple(!address, address.value_or(PciAddress()), nic.name.size(), std::string_view(nic.name));
   };
@@ -28,10 +28,10 @@ bool comes_before(const Nic& a, const Nic& b) {
 std::vector<std::vector<Nic>> group_by_locality(std::vector<Nic> nics) {
   std::vector<std::vector<Nic>> groups;
   const auto nowhere =
-      std::stable_partition(nics.begin(), nics.end(), [](const Nic& nic) { return !nic.place.root.empty(); });
+      std::stable_partition(nics.begin(), nics.end(), [](const Nic& nic) { return !nic.location.root.empty(); });
   for (auto nic = nics.begin(); nic != nowhere; ++nic) {
     const auto same = std::find_if(groups.begin(), groups.end(), [&](const std::vector<Nic>& group) {
-      return group.front().place.root == nic->place.root;
+      return group.front().location.root == nic->location.root;
     });
     if (same == groups.end())
       groups.push_back({std::move(*nic)});

@@ -17,10 +17,10 @@ struct Nic {
   std::string name;
   std::string provider;  ///< what opens it: "tcp", "verbs"
   double rate = 0;       ///< bytes per second; 0: unknown
-  PciPlace place;
+  PciLocation location;
 };
 
-/// The NICs behind these offers, with their places on the PCI bus.
+/// The NICs behind these offers, with their locations on the PCI bus.
 std::vector<Nic> nics_of(std::span<const fabric::RailOffer> offers);
 
 /// By PCI address, those on no PCI bus last; then by name, port 2 before port 10. The same on every host of one build,

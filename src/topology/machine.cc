@@ -51,25 +51,26 @@ std::string_view info_of(const hwloc_obj& object, std::string_view name) {
   return {};
 }
 
-PciPlace place_of(const HwlocLibrary& library, const hwloc_obj& device) {
-  PciPlace place;
-  place.path = "/sys/bus/pci/devices/" + address_of(device.attr->pcidev).text();
+PciLocation location_of(const HwlocLibrary& library, const hwloc_obj& device) {
+  PciLocation location;
+  location.path = "/sys/bus/pci/devices/" + address_of(device.attr->pcidev).text();
   const hwloc_obj* above = device.parent;
   for (; above != nullptr && is_io(*above); above = above->parent) {
     if (above->type != HWLOC_OBJ_BRIDGE) continue;
     const auto& bridge = above->attr->bridge;
     if (bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI) {
-      place.bridges.insert(place.bridges.begin(), address_of(bridge.upstream.pci).text());
+      location.bridges.insert(location.bridges.begin(), address_of(bridge.upstream.pci).text());
     } else {
-      place.root = fmt::format("pci{:04x}:{:02x}", bridge.downstream.pci.domain, bridge.downstream.pci.secondary_bus);
+      location.root =
+          fmt::format("pci{:04x}:{:02x}", bridge.downstream.pci.domain, bridge.downstream.pci.secondary_bus);
     }
   }
   // Near several nodes of a package (their memory, or parts of it) is near none of them, but near the package.
   if (above != nullptr && above->nodeset != nullptr && library.weight(above->nodeset) == 1)
-    place.numa = library.first(above->nodeset);
+    location.numa = library.first(above->nodeset);
   for (; above != nullptr; above = above->parent)
-    if (above->type == HWLOC_OBJ_PACKAGE) place.socket = static_cast<int>(above->os_index);
-  return place;
+    if (above->type == HWLOC_OBJ_PACKAGE) location.socket = static_cast<int>(above->os_index);
+  return location;
 }
 
 template <typename Visit>
@@ -99,10 +100,10 @@ void add_nics(const HwlocLibrary& library, hwloc_topology_t topology, Machine& m
     const auto kind = object.attr->osdev.type;
     const hwloc_obj* const above = object.parent;
     if (object.name == nullptr || above == nullptr || above->type != HWLOC_OBJ_PCI_DEVICE) return;
-    const PciPlace place = place_of(library, *above);
-    if (kind == HWLOC_OBJ_OSDEV_NETWORK) interfaces.push_back({object.name, "tcp", 0, place});
+    const PciLocation location = location_of(library, *above);
+    if (kind == HWLOC_OBJ_OSDEV_NETWORK) interfaces.push_back({object.name, "tcp", 0, location});
     if (kind == HWLOC_OBJ_OSDEV_OPENFABRICS)
-      for (std::string& name : port_names(object)) machine.nics.push_back({std::move(name), "verbs", 0, place});
+      for (std::string& name : port_names(object)) machine.nics.push_back({std::move(name), "verbs", 0, location});
   });
   if (machine.nics.empty()) machine.nics = std::move(interfaces);
   std::ranges::sort(machine.nics, comes_before);
@@ -111,15 +112,15 @@ void add_nics(const HwlocLibrary& library, hwloc_topology_t topology, Machine& m
 void add_device(const HwlocLibrary& library, const hwloc_obj& device, Machine& machine) {
   const PciAttributes& pci = device.attr->pcidev;
   const PciAddress address = address_of(pci);
-  PciPlace place = place_of(library, device);
-  machine.devices[address] = place;
+  PciLocation location = location_of(library, device);
+  machine.devices[address] = location;
   if (!is_gpu(pci.class_id, pci.vendor_id)) return;
   const auto* const vendor = std::ranges::find(kGpuVendors, pci.vendor_id, &GpuVendor::id);
   const std::string_view model = info_of(device, "PCIDevice");
   machine.gpus.push_back(
       {address, vendor->name,
        model.empty() ? fmt::format("{:04x}:{:04x}", pci.vendor_id, pci.device_id) : std::string(model),
-       std::move(place)});
+       std::move(location)});
 }
 
 Error hwloc_error(const std::string& what) {

@@ -16,15 +16,15 @@ struct Gpu {
   PciAddress address;
   std::string vendor;  ///< "NVIDIA", "AMD", "Intel"
   std::string model;   ///< its name where hwloc knows it, else "10de:2330"
-  PciPlace place;
+  PciLocation location;
 };
 
 /// The same in every process of a host, whichever GPUs and cores the process may use: it is read from the PCI bus, and
 /// neither CUDA_VISIBLE_DEVICES nor a cpuset leaves anything out.
 struct Machine {
-  std::vector<Gpu> gpus;                   ///< by address
-  std::vector<Nic> nics;                   ///< RDMA devices, by address, or interfaces where there are none of these
-  std::map<PciAddress, PciPlace> devices;  ///< every function that hwloc knows
+  std::vector<Gpu> gpus;                      ///< by address
+  std::vector<Nic> nics;                      ///< RDMA devices, by address, or interfaces where there are none of these
+  std::map<PciAddress, PciLocation> devices;  ///< every function that hwloc knows
 };
 
 /// Whether a PCI function of this class and vendor is a GPU: those of NVIDIA, AMD and Intel, displays or not, and no

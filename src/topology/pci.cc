@@ -16,8 +16,8 @@ namespace {
 /// Whether `text` has the shape of `pattern`, in which 'x' stands for a hexadecimal digit.
 bool has_shape(std::string_view text, std::string_view pattern) {
   constexpr std::string_view kDigits = "0123456789abcdefABCDEF";
-  return std::ranges::equal(text, pattern, [&](char letter, char expected) {
-    return expected == 'x' ? kDigits.find(letter) != std::string_view::npos : letter == expected;
+  return std::ranges::equal(text, pattern, [&](char character, char expected) {
+    return expected == 'x' ? kDigits.find(character) != std::string_view::npos : character == expected;
   });
 }
 
@@ -58,28 +58,29 @@ std::optional<PciAddress> parse_pci_address(std::string_view text) {
   return address;
 }
 
-PciPlace parse_pci_path(std::string_view path) {
-  PciPlace place;
+PciLocation parse_pci_path(std::string_view path) {
+  PciLocation location;
   for (std::size_t begin = 0; begin < path.size();) {
     const std::size_t end = std::min(path.find('/', begin), path.size());
     const std::string_view name = path.substr(begin, end - begin);
     if (is_host_bridge(name)) {
-      place.root = name;
-      place.bridges.clear();
+      location.root = name;
+      location.bridges.clear();
     }
     if (is_function(name)) {
-      place.path = path.substr(0, end);
-      place.bridges.emplace_back(name);
-      if (place.root.empty()) place.root = name;  // a bus without a named bridge: what hangs from one function is near
+      location.path = path.substr(0, end);
+      location.bridges.emplace_back(name);
+      if (location.root.empty())
+        location.root = name;  // a bus without a named bridge: what hangs from one function is near
     }
     begin = end + 1;
   }
-  if (place.path.empty()) return {};
-  if (!place.bridges.empty()) place.bridges.pop_back();  // the last one is the device itself
-  return place;
+  if (location.path.empty()) return {};
+  if (!location.bridges.empty()) location.bridges.pop_back();  // the last one is the device itself
+  return location;
 }
 
-PciPlace find_pci_place(std::string_view nic, const std::string& sys) {
+PciLocation find_pci_location(std::string_view nic, const std::string& sys) {
   // A name is one folder: anything else would lead out of the class.
   if (nic.empty() || nic.starts_with('.') || nic.find('/') != std::string_view::npos) return {};
   // libfabric puts the kind of endpoint behind the name of some RDMA devices, our verbs rails the number of the port.
@@ -87,10 +88,10 @@ PciPlace find_pci_place(std::string_view nic, const std::string& sys) {
   for (const auto& link :
        {fmt::format("{}/class/net/{}/device", sys, nic), fmt::format("{}/class/infiniband/{}/device", sys, nic),
         fmt::format("{}/class/infiniband/{}/device", sys, device)}) {
-    PciPlace place = parse_pci_path(resolve(link));
-    if (place.path.empty()) continue;
-    std::ifstream(place.path + "/numa_node") >> place.numa;
-    return place;
+    PciLocation location = parse_pci_path(resolve(link));
+    if (location.path.empty()) continue;
+    std::ifstream(location.path + "/numa_node") >> location.numa;
+    return location;
   }
   return {};
 }

@@ -25,7 +25,7 @@ struct PciAddress {
 /// "0000:17:00.0", "00000000:17:00.0" (as NVML says it) or "17:00.0", in either case; nothing for anything else.
 std::optional<PciAddress> parse_pci_address(std::string_view text);
 
-struct PciPlace {
+struct PciLocation {
   std::string path;                  ///< the device's folder in /sys, all links resolved; empty: it is on no PCI bus
   std::string root;                  ///< the host bridge it hangs from, "pci0000:17"; empty: unknown
   int numa = -1;                     ///< the NUMA node it is near; -1: unknown
@@ -36,11 +36,11 @@ struct PciPlace {
   std::string function() const { return path.substr(path.rfind('/') + 1); }
 };
 
-/// The place of a network interface ("eth0") or an RDMA device ("mlx5_0", "rdmap0s6-rdm"). Nowhere where the kernel
+/// The location of a network interface ("eth0") or an RDMA device ("mlx5_0", "rdmap0s6-rdm"). Nowhere where the kernel
 /// knows no such device, or one that is not on a PCI bus: loopback, bridges, bonds. `sys` is /sys but in tests.
-PciPlace find_pci_place(std::string_view nic, const std::string& sys = "/sys");
+PciLocation find_pci_location(std::string_view nic, const std::string& sys = "/sys");
 
 /// The same for the folder of a device: what follows the last PCI function in it (a virtio device) is cut off.
-PciPlace parse_pci_path(std::string_view path);
+PciLocation parse_pci_path(std::string_view path);
 
 }  // namespace railyard::topology

@@ -1,4 +1,4 @@
-/// Completion: what happens when a unit is acknowledged, delivered, read or given up. Changes state only; posts
+/// Completion: what happens when a segment is acknowledged, delivered, read or given up. Changes state only; posts
 /// nothing.
 #include <atomic>
 #include <cstring>
@@ -7,54 +7,54 @@
 
 namespace railyard::transport {
 
-void Engine::leave_flight(Unit& unit, bool delivered) {
-  if (!unit.in_flight) return;
-  unit.in_flight = false;
-  Flow& flow = *unit.operation->flow;
-  Link& link = flow.route->links[unit.link];
-  Share& share = flow.shares[unit.link];
-  if (unit.operation->kind == Operation::Kind::frame || unit.voided) {
+void Engine::leave_flight(Segment& segment, bool delivered) {
+  if (!segment.in_flight) return;
+  segment.in_flight = false;
+  Flow& flow = *segment.operation->flow;
+  Link& link = flow.route->links[segment.link];
+  Share& share = flow.shares[segment.link];
+  if (segment.operation->kind == Operation::Kind::frame || segment.voided) {
     link.frame_done();
     --share.frames;
     return;
   }
-  share.bytes -= unit.bytes;
-  flow.bytes_in_flight -= unit.bytes;
-  flow.route->bytes_in_flight -= unit.bytes;
+  share.bytes -= segment.bytes;
+  flow.bytes_in_flight -= segment.bytes;
+  flow.route->bytes_in_flight -= segment.bytes;
   if (flow.bytes_in_flight == 0) --flow.route->bulk_flows;
-  if (unit.faults != 0) {
-    end_isolation(unit);
-    unit.operation->cleared |= unit.alone && delivered;
+  if (segment.faults != 0) {
+    end_isolation(segment);
+    segment.operation->cleared |= segment.alone && delivered;
   }
   if (delivered) {
-    link.piece_delivered(unit.bytes, unit.stamp, clock_->now());
+    link.chunk_delivered(segment.bytes, segment.stamp, clock_->now());
   } else {
-    link.piece_dropped(unit.bytes);
+    link.chunk_dropped(segment.bytes);
   }
 }
 
 /// The rail no longer holds it.
-void Engine::let_go(Unit& unit) {
-  unit.posted = false;
-  --unit.operation->flow->posted;
+void Engine::let_go(Segment& segment) {
+  segment.posted = false;
+  --segment.operation->flow->posted;
 }
 
-void Engine::on_unit_done(Unit* unit, bool delivered) {
-  let_go(*unit);
-  if (unit->again) [[unlikely]] {
+void Engine::on_segment_done(Segment* segment, bool delivered) {
+  let_go(*segment);
+  if (segment->again) [[unlikely]] {
     // Its target has shut the link out and lacks it: that its buffer is free again says nothing.
-    leave_flight(*unit, false);
-    if (!unit->finished) return queue_again(*unit->operation->flow, *unit);
-    return release_unit(unit);
+    leave_flight(*segment, false);
+    if (!segment->finished) return queue_again(*segment->operation->flow, *segment);
+    return release_segment(segment);
   }
-  leave_flight(*unit, delivered);
-  if (!unit->finished && !unit->operation->sequenced()) finish_unit(unit);
-  if (unit->finished) release_unit(unit);
+  leave_flight(*segment, delivered);
+  if (!segment->finished && !segment->operation->sequenced()) finish_segment(segment);
+  if (segment->finished) release_segment(segment);
 }
 
-void Engine::finish_unit(Unit* unit) {
-  unit->finished = true;
-  Operation* operation = unit->operation;
+void Engine::finish_segment(Segment* segment) {
+  segment->finished = true;
+  Operation* operation = segment->operation;
   if (--operation->unfinished == 0 && operation->whole) finish_operation(operation);
 }
 
@@ -90,12 +90,12 @@ void Engine::give_up_atomic(Operation& operation, FailureCause cause) {
   count_outstanding(*operation.flow, -1);
 }
 
-void Engine::release_unit(Unit* unit) {
-  Operation* operation = unit->operation;
-  if (unit->faults != 0) end_isolation(*unit);
-  if (unit->void_frame != nullptr) frames_->give(unit->void_frame);
-  units_.give(unit);
-  if (--operation->units == 0 && operation->whole && operation->unfinished == 0) release_operation(operation);
+void Engine::release_segment(Segment* segment) {
+  Operation* operation = segment->operation;
+  if (segment->faults != 0) end_isolation(*segment);
+  if (segment->void_frame != nullptr) frames_->give(segment->void_frame);
+  segments_.give(segment);
+  if (--operation->segments == 0 && operation->whole && operation->unfinished == 0) release_operation(operation);
 }
 
 void Engine::release_operation(Operation* operation) {
@@ -106,14 +106,14 @@ void Engine::release_operation(Operation* operation) {
   operations_.give(operation);
 }
 
-/// A unit of a failed flow that no rail holds any more.
-void Engine::give_up_unit(Unit* unit) {
-  leave_flight(*unit, false);
-  if (!unit->finished) {
-    unit->finished = true;
-    --unit->operation->unfinished;
+/// A segment of a failed flow that no rail holds any more.
+void Engine::give_up_segment(Segment* segment) {
+  leave_flight(*segment, false);
+  if (!segment->finished) {
+    segment->finished = true;
+    --segment->operation->unfinished;
   }
-  release_unit(unit);
+  release_segment(segment);
 }
 
 std::optional<Error> Engine::untold_failure(int peer) const {
@@ -131,28 +131,28 @@ void Engine::fail_flow(Flow& flow, Error error) {
   // Release: whoever sees `failed` sees the error.
   flow.failed.store(true, std::memory_order_release);
   any_failed_.store(true, std::memory_order_release);
-  if (flow.direct.load(std::memory_order_relaxed)) acquainted(*flow.route);
+  if (flow.direct.load(std::memory_order_relaxed)) finish_handshake(*flow.route);
   // What waits outside the sequence is in no other list; the rest of `replay` is also unacknowledged.
   for (auto* waiting : {&flow.parked, &flow.replay}) {
-    for (Unit* unit : *waiting) {
-      if (!unit->operation->sequenced()) give_up_unit(unit);
+    for (Segment* segment : *waiting) {
+      if (!segment->operation->sequenced()) give_up_segment(segment);
     }
     waiting->clear();
   }
   while (!flow.unacknowledged.empty()) {
-    Unit* unit = flow.unacknowledged.pop();
-    unit->finished = true;
-    --unit->operation->unfinished;
-    if (!unit->posted) {
-      leave_flight(*unit, false);
-      release_unit(unit);
+    Segment* segment = flow.unacknowledged.pop();
+    segment->finished = true;
+    --segment->operation->unfinished;
+    if (!segment->posted) {
+      leave_flight(*segment, false);
+      release_segment(segment);
     }
   }
   while (!flow.queue.empty()) {
     Operation* operation = flow.queue.pop();
     operation->whole = true;
     operation->bytes = operation->started;
-    if (operation->units == 0) release_operation(operation);
+    if (operation->segments == 0) release_operation(operation);
   }
   flow.queued = 0;
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {

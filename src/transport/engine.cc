@@ -24,8 +24,8 @@ constexpr std::size_t kReportsPerBlock = 64;
 constexpr std::int64_t kLookEvery = 1'000'000;  // nanoseconds between two looks at the links
 constexpr std::size_t kOperationsPerBlock = 64;
 constexpr std::size_t kMostOperations = 131072;
-constexpr std::size_t kUnitsPerBlock = 64;
-constexpr std::size_t kMostUnits = 262144;
+constexpr std::size_t kSegmentsPerBlock = 64;
+constexpr std::size_t kMostSegments = 262144;
 
 }  // namespace
 
@@ -37,10 +37,10 @@ Engine::Engine(EngineParts parts)
       identity_(parts.identity),
       find_peer_(std::move(parts.find_peer)),
       rails_(std::move(parts.rails)),
-      baton_(settings_.threads != "single" || settings_.progress == "thread"),
+      progress_lock_(settings_.threads != "single" || settings_.progress == "thread"),
       flows_(parts.size > 0 ? static_cast<std::size_t>(parts.size) : kMostFlows),
       operations_(kOperationsPerBlock, kMostOperations),
-      units_(kUnitsPerBlock, kMostUnits),
+      segments_(kSegmentsPerBlock, kMostSegments),
       slots_(kSlots) {
   for (const auto& rail : rails_) rail_views_.push_back(rail.get());
 }
@@ -104,7 +104,7 @@ Result<void> Engine::start() {
     post_receives(i);
   }
   // The first operations find their structures in place.
-  if (!operations_.grow() || !units_.grow()) return Error(Status::no_memory, "operation pools");
+  if (!operations_.grow() || !segments_.grow()) return Error(Status::no_memory, "operation pools");
   return {};
 }
 
@@ -143,7 +143,7 @@ Result<Flow*> Engine::make_flow(int peer) {
   Flow* flow = open_flow({*route, static_cast<std::uint16_t>(peer), static_cast<std::uint16_t>(rank_),
                           session(identity_, found->identity), session(found->identity, identity_), nullptr});
   flow->first_link = static_cast<std::uint32_t>(rank_ + peer) % static_cast<std::uint32_t>(flow->shares.size());
-  flow->first_piece = flow->first_link;
+  flow->first_chunk = flow->first_link;
   return flow;
 }
 
@@ -189,7 +189,7 @@ Flow* Engine::open_flow(const FlowParts& parts) {
   flow->route = parts.route;
   flow->shares.resize(parts.route->links.size());
   flow->inbox = parts.inbox;
-  flow->first_link = flow->first_piece = parts.id % static_cast<std::uint32_t>(flow->shares.size());
+  flow->first_link = flow->first_chunk = parts.id % static_cast<std::uint32_t>(flow->shares.size());
   flow->head_since = beat_;
   flow->replies.reserve(8);
   parts.route->flows.push_back(flow.get());
@@ -220,7 +220,7 @@ Result<void> Engine::connect_route(Route& route, const PeerAddress& peer, bool n
     }
   }
   const LinkLimits limits{settings_.chunk_min, settings_.chunk_max, pairs.size() == 1};
-  // Any link may have to carry on what another began: no piece is longer than the shortest limit.
+  // Any link may have to carry on what another began: no chunk is longer than the shortest limit.
   std::size_t most = SIZE_MAX;
   for (const auto& [local, remote] : pairs) most = std::min(most, rails_[local]->capabilities().max_write);
   route.max_write = most;
@@ -265,11 +265,11 @@ void Engine::drop_link(Link& link) {
   rails_[link.rail()]->disconnect(link.remote());
 }
 
-std::uint32_t Engine::session(const Identity& from, const Identity& to) const {
-  // FNV-1a over both identities: not a secret, a check that both ends mean the same two processes.
-  std::uint32_t hash = 2166136261U;
+std::uint64_t Engine::session(const Identity& from, const Identity& to) {
+  // FNV-1a over both identities, which are random and known to the job alone: both ends mean the same two processes.
+  std::uint64_t hash = 14695981039346656037U;
   for (const auto* identity : {&from, &to}) {
-    for (const std::uint8_t byte : identity->bytes) hash = (hash ^ byte) * 16777619U;
+    for (const std::uint8_t byte : identity->bytes) hash = (hash ^ byte) * 1099511628211U;
   }
   return hash;
 }
@@ -298,11 +298,11 @@ bool Engine::progress() {
   if (!fence_requests_.empty() && answer_fences()) ++happened;
   if (!refusing_.empty() && tell_refusals()) ++happened;
   if (!losing_.empty() && end_losses()) ++happened;
-  if (!rumours_.empty()) spread_rumours();
+  if (!gossip_.empty()) spread_gossip();
   if (leaving_ != 0) retire();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
   ring();
-  // The baton's holder is the only writer.
+  // The progress lock's holder is the only writer.
   passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   just_woke_ = false;
   if (happened != 0) moved_at_ = now_;
@@ -313,9 +313,9 @@ bool Engine::progress() {
 
 bool Engine::pass(Pace& pace) {
   bool moved = false;
-  if (baton_.try_take()) {
+  if (progress_lock_.try_take()) {
     moved = progress();
-    baton_.give();
+    progress_lock_.give();
   }
   pace.passed(moved || outstanding() != 0);
   return moved;
@@ -333,7 +333,7 @@ void Engine::post_receives(std::size_t rail) {
     }
     buffer->tag = static_cast<std::uint8_t>(Tag::receive_buffer);
     buffer->bytes = buffer->capacity;
-    if (rails_[rail]->receive(buffer->piece(rail), buffer) != fabric::Post::posted) {
+    if (rails_[rail]->receive(buffer->chunk(rail), buffer) != fabric::Post::posted) {
       buffer->next = state.to_post;
       state.to_post = buffer;
       return;

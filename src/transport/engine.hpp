@@ -1,6 +1,6 @@
 /// Engine: the transport of one process. Owns flows, links and what is under way; every guarantee of the design's
-/// section 3 lives here, once, for all drivers. It owns no thread: whoever holds the baton moves it on, and whoever has
-/// nothing to do may sleep on its rails (sleep.cc).
+/// section 3 lives here, once, for all drivers. It owns no thread: whoever holds the progress lock moves it on, and
+/// whoever has nothing to do may sleep on its rails (sleep.cc).
 ///
 /// One pass (`progress`): poll every rail (at most a batch each), apply what arrived in sequence, post what waits, send
 /// acknowledgements that found no frame to ride on, and once a millisecond look after the links (docs/failover.md).
@@ -27,11 +27,11 @@
 #include "memory/slab.hpp"
 #include "railyard/window.hpp"
 #include "railyard/world.hpp"
-#include "transport/baton.hpp"
-#include "transport/exposure.hpp"
+#include "transport/exposed_region.hpp"
 #include "transport/flow.hpp"
 #include "transport/pace.hpp"
 #include "transport/pool.hpp"
+#include "transport/progress_lock.hpp"
 #include "transport/registry.hpp"
 #include "transport/sleepers.hpp"
 #include "transport/slots.hpp"
@@ -75,18 +75,18 @@ struct FlowParts {
   Route* route = nullptr;
   std::uint16_t id = 0;  ///< from `reserve_flow`
   std::uint16_t remote_id = 0;
-  std::uint32_t session_out = 0;
-  std::uint32_t session_in = 0;
+  std::uint64_t session_out = 0;
+  std::uint64_t session_in = 0;
   Inbox* inbox = nullptr;
 };
 
 struct PutRecord {
-  std::uint32_t exposure = 0;
+  std::uint32_t exposed_region = 0;
   std::uint64_t offset = 0;
   std::span<const std::byte> bytes;
 };
 struct SignalRecord {
-  std::uint32_t exposure = 0;
+  std::uint32_t exposed_region = 0;
   std::uint64_t index = 0;
   SignalOp op = SignalOp::add;
   std::uint64_t value = 0;
@@ -100,7 +100,7 @@ struct MessageRecord {
   std::span<const std::byte> more = {};
 };
 struct AtomicRecord {
-  std::uint32_t exposure = 0;
+  std::uint32_t exposed_region = 0;
   std::uint64_t offset = 0;
   AtomicOp op = AtomicOp::add;
   wire::AtomicBody body;
@@ -124,7 +124,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  Baton& baton() { return baton_; }
+  ProgressLock& progress_lock() { return progress_lock_; }
   const Settings& settings() const { return settings_; }
   Clock& clock() { return *clock_; }
   std::span<fabric::Rail* const> rails() const { return rail_views_; }
@@ -132,11 +132,11 @@ class Engine {
   /// The longest put that travels inside a frame.
   std::size_t inline_bytes() const { return inline_bytes_; }
 
-  // ---- With the baton held ----
+  // ---- With the progress lock held ----
 
   /// Makes memory and signals reachable for peers; the id goes to them.
-  Result<std::uint32_t> expose(const Exposure& exposure) { return exposures_.insert(exposure); }
-  void conceal(std::uint32_t id) { exposures_.erase(id); }
+  Result<std::uint32_t> expose(const ExposedRegion& exposed_region) { return exposed_regions_.insert(exposed_region); }
+  void conceal(std::uint32_t id) { exposed_regions_.erase(id); }
   /// Takes registered memory back: when this returns, no rail and no peer reads or writes a byte of it. Operations of
   /// our own that still need it fail with a cause; a link that carries one of them is made anew, and nothing else is
   /// lost. Polls the rails: not from an Inbox or another handler. Frames of peers are kept out by `conceal`, first;
@@ -154,7 +154,7 @@ class Engine {
 
   /// The flow to a peer, connected on first use.
   Result<Flow*> flow(int peer);
-  /// The flow if there is one already: also without the baton.
+  /// The flow if there is one already: also without the progress lock.
   Flow* existing_flow(int peer) const {
     // Acquire: pairs with the store in `make_flow`; the flow is whole when seen.
     return flows_[static_cast<std::size_t>(peer)].load(std::memory_order_acquire);
@@ -220,14 +220,14 @@ class Engine {
   void check_on(Route& route);
   /// Says that the peer's memory is used past the engine, which watches over the peer all the same.
   void use_directly(Flow& flow);
-  /// The longest that anybody waits for strangers.
-  static constexpr std::int64_t kAcquaintance = 1'000'000'000;
+  /// The longest that anybody waits for handshakes.
+  static constexpr std::int64_t kHandshakeWait = 1'000'000'000;
   /// Fails everything outstanding to the peer and all that comes later.
   void fail_flow(Flow& flow, Error error);
 
   WorldStatistics statistics() const;
 
-  // ---- Without the baton ----
+  // ---- Without the progress lock ----
 
   /// Whether a slot was ever given out under that number.
   bool slot_known(const Ticket& ticket) const { return ticket.slot - 1 < kSlots && slots_.was_taken(ticket.number); }
@@ -244,7 +244,7 @@ class Engine {
   std::uint64_t outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
   /// Peers whose memory is used past the engine and that do not know it yet: they could not say goodbye.
-  std::uint32_t strangers() const { return strangers_.load(std::memory_order_acquire); }
+  std::uint32_t pending_handshakes() const { return pending_handshakes_.load(std::memory_order_acquire); }
 
   bool any_failed() const { return any_failed_.load(std::memory_order_acquire); }
   /// The peer that was lost last (not one that has left); -1: none.
@@ -267,7 +267,7 @@ class Engine {
   /// The pass that is due, if no other thread is making one. Returns whether anything happened.
   bool pass(Pace& pace);
 
-  // ---- Sleeping: sleep.cc. Without the baton ----
+  // ---- Sleeping: sleep.cc. Without the progress lock ----
 
   /// Passes that anybody has made so far.
   std::uint64_t passes() const { return passes_.load(std::memory_order_relaxed); }
@@ -277,7 +277,8 @@ class Engine {
     std::function<bool()> awake = {};        ///< asked once peers and callers would wake it: true: it does not sleep
     std::int64_t longest_blind = 2'000'000;  ///< between two polls of rails that wake nobody, nothing under way
     /// A timer of a sleeper that waits for nothing itself: when callers submit or make passes, it is woken a moment
-    /// later, in case they leave the rest to it. At once, it would want their core and the baton. -1: it is no such.
+    /// later, in case they leave the rest to it. At once, it would want their core and the progress lock. -1: it is no
+    /// such.
     int timer = -1;
   };
   enum class Slept : std::uint8_t {
@@ -302,15 +303,16 @@ class Engine {
   }
   /// A thread sleeps on the rails: it moves things on when it wakes.
   bool attended() const { return led_.load(std::memory_order_relaxed); }
-  /// With the baton held: whoever sleeps wakes after so long at most. For users of the engine with clocks of their own.
+  /// With the progress lock held: whoever sleeps wakes after so long at most. For users of the engine with clocks of
+  /// their own.
   void limit_sleep(std::int64_t nanoseconds) { sleep_limit_ = nanoseconds; }
-  /// With the baton held: what `SleepOn::awake` is for one sleeper, for all.
+  /// With the progress lock held: what `SleepOn::awake` is for one sleeper, for all.
   void set_awake(std::function<bool()> awake) { awake_ = std::move(awake); }
-  /// With the baton held: this is the first pass after a sleep.
+  /// With the progress lock held: this is the first pass after a sleep.
   bool just_woke() const { return just_woke_; }
 
   /// For a caller who sleeps elsewhere on what `watch_descriptors` names, put together in `outside`: the same as
-  /// `sleep`, in two parts, each with the baton held. Whoever sleeps on the rails leaves it to the caller.
+  /// `sleep`, in two parts, each with the progress lock held. Whoever sleeps on the rails leaves it to the caller.
   Slept begin_sleep(bool insist, std::int64_t& nanoseconds, int outside);
   void end_sleep(bool rung = true);
   /// What becomes readable then: the rails' own, and the one that callers ring.
@@ -337,7 +339,7 @@ class Engine {
   /// A peer's request to shut out one of its links, until it is answered.
   struct FenceRequest {
     Flow* flow = nullptr;
-    wire::LinkPlace place;
+    wire::LinkEnds ends;
     std::uint32_t epoch = 0;
     std::int64_t not_before = 0;
   };
@@ -395,22 +397,22 @@ class Engine {
   std::uint32_t transmit_flow(Flow& flow, std::uint32_t most);
   bool start_operation(Flow& flow, Operation& operation);
   bool post_frame(Flow& flow, Operation& operation);
-  bool post_piece(Flow& flow, Operation& operation);
+  bool post_chunk(Flow& flow, Operation& operation);
   bool post_atomic(Flow& flow, Operation& operation);
   std::uint32_t replay(Flow& flow, std::uint32_t most);
-  bool replay_unit(Flow& flow, Unit& unit);
+  bool replay_segment(Flow& flow, Segment& segment);
   void queue_replies(Flow& flow);
   /// Links that were tried and had no room, as bits.
   using Tried = std::uint64_t;
   template <typename HasRoom>
   static Link* choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room);
   Link* choose_for_frame(Flow& flow, bool full, Tried tried, bool suspects = false);
-  Link* choose_for_piece(Flow& flow, Tried tried) const;
-  void note_piece(Flow& flow) const;
-  bool beside_mouse(const Flow& flow) const;
-  fabric::Post post_piece_on(Flow& flow, Operation& operation, Link& link);
-  fabric::Post post_unit(Flow& flow, Unit& unit, Link& link);
-  fabric::Post hand_over(Flow& flow, Unit& unit, Link& link);
+  Link* choose_for_chunk(Flow& flow, Tried tried) const;
+  void note_chunk(Flow& flow) const;
+  bool beside_latency_flow(const Flow& flow) const;
+  fabric::Post post_chunk_on(Flow& flow, Operation& operation, Link& link);
+  fabric::Post post_segment(Flow& flow, Segment& segment, Link& link);
+  fabric::Post hand_over(Flow& flow, Segment& segment, Link& link);
   void write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, std::uint16_t records, std::uint32_t sequence,
                     std::uint32_t bytes);
   bool report(bool idle);
@@ -422,37 +424,37 @@ class Engine {
   // notice.cc
   bool send_notice(Flow& flow, Link& link, const wire::RecordHeader& record, std::span<const std::byte> body = {});
   bool send_notice(Flow& flow, const wire::RecordHeader& record, std::span<const std::byte> body = {});
-  static Flow* speaker(const Route& route);
-  static wire::LinkPlace place_of(const Route& route, const Link& link);
+  static Flow* control_flow(const Route& route);
+  static wire::LinkEnds ends_of(const Route& route, const Link& link);
   void on_notice(Flow& flow, const memory::Buffer& buffer);
-  void on_pong(Route& route, wire::LinkPlace place, std::uint32_t round);
-  void on_fence(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, LossCause cause);
-  void on_fenced(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, std::span<const std::byte> body);
+  void on_pong(Route& route, wire::LinkEnds ends, std::uint32_t round);
+  void on_fence(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, LossCause cause);
+  void on_fenced(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, std::span<const std::byte> body);
 
   // refuse.cc
   void refuse(Flow& flow, std::uint32_t sequence, std::uint32_t record, std::uint32_t count, FailureCause cause);
-  static FailureCause refusal_cause(const Exposure* exposure, const wire::RecordReader::Record& record);
+  static FailureCause refusal_cause(const ExposedRegion* exposed_region, const wire::RecordReader::Record& record);
   static bool take_skip(Flow& flow, std::uint32_t sequence);
   bool tell_refusals();
   void tend_refusals(Flow& flow);
   void on_refused(Flow& flow, std::span<const std::byte> body);
   void on_confirmed(Flow& flow, std::uint64_t known);
-  void fail_records(Flow& flow, const Unit& unit, const wire::RefusedRecords& refused);
+  void fail_records(Flow& flow, const Segment& segment, const wire::RefusedRecords& refused);
   void note_failure(Flow& flow, std::uint64_t number, std::uint32_t sequence, FailureCause cause);
   void end_slot(std::uint32_t slot, FailureCause cause);
   void fail_operation(Operation& operation, FailureCause cause, std::uint32_t sequence);
-  bool make_void(Unit& unit);
+  bool make_void(Segment& segment);
   bool post_void(Flow& flow, Operation& operation);
-  void note_fault(Unit& unit);
-  Link* isolate(Flow& flow, const Unit& unit);
-  static void end_isolation(Unit& unit);
+  void note_fault(Segment& segment);
+  Link* isolate(Flow& flow, const Segment& segment);
+  static void end_isolation(Segment& segment);
 
   // notice.cc
   void note_for(Route& route);
   bool answer_notices();
   bool send_pong(Route& route, const Pong& pong);
   bool may_answer(const Pong& pong) const;
-  void open_way_back(Route& route, wire::LinkPlace place);
+  void open_way_back(Route& route, wire::LinkEnds ends);
   bool answer_fences();
   bool answer_fence(const FenceRequest& request);
   void take_leave(Flow& flow, std::uint32_t sequence);
@@ -467,7 +469,7 @@ class Engine {
   static bool used_directly(const Route& route);
   void look_after_links();
   void look_after(Route& route);
-  void make_acquaintance(Route& route);
+  void begin_handshake(Route& route);
   void look_at_head(Flow& flow);
   void look_at_deliveries(Route& route, Link& link);
   void look_at_connection(Route& route, Link& link);
@@ -496,15 +498,15 @@ class Engine {
   void ask_for_fences(Route& route, Link& link);
   void ask_for_fence(Flow& flow, Link& link);
   void release_fenced(Flow& flow, Link& link, const wire::FencedBody& report, std::span<const std::byte> bits);
-  void queue_again(Flow& flow, Unit& unit);
-  void forget_again(Flow& flow, const Unit& unit);
-  void unit_came_back(Flow& flow, Unit& unit, fabric::Blame blame, const std::string& why);
+  void queue_again(Flow& flow, Segment& segment);
+  void forget_again(Flow& flow, const Segment& segment);
+  void segment_came_back(Flow& flow, Segment& segment, fabric::Blame blame, const std::string& why);
   void try_link(Route& route, Link& link);
   void tend_attempt(Route& route, Link& link);
   void attempt_failed(Route& route, Link& link);
   void rejoin(Route& route, Link& link);
-  void acquainted(Route& route);
-  void spread_rumours();
+  void finish_handshake(Route& route);
+  void spread_gossip();
   static fabric::LinkTag tag_of(const Route& route, const Link& link);
 
   // loss.cc
@@ -523,7 +525,7 @@ class Engine {
   void on_message(std::size_t rail, memory::Buffer* buffer, std::size_t bytes);
   void on_landed(const fabric::Event& event, std::size_t rail);
   void on_failed(std::size_t rail, const fabric::Event& event);
-  void on_unit_done(Unit* unit, bool delivered);
+  void on_segment_done(Segment* segment, bool delivered);
   void accept_report(Flow& flow, const wire::FrameHeader& header);
   void release_ready(Flow& flow);
   bool release_all_ready();
@@ -534,22 +536,22 @@ class Engine {
   void post_receives(std::size_t rail);
   void give_receive(std::size_t rail, memory::Buffer* buffer);
   void give_report(memory::Buffer* buffer);
-  std::uint32_t session(const Identity& from, const Identity& to) const;
+  static std::uint64_t session(const Identity& from, const Identity& to);
 
   // revoke.cc
   void take_back(const std::function<bool(const Operation&)>& chosen);
-  void take_back_units(const std::function<bool(const Operation&)>& chosen);
+  void take_back_segments(const std::function<bool(const Operation&)>& chosen);
 
   // complete.cc
-  void finish_unit(Unit* unit);
+  void finish_segment(Segment* segment);
   void finish_operation(Operation* operation);
   /// Whether it took effect is not known, and it is not sent again.
   void give_up_atomic(Operation& operation, FailureCause cause);
-  void release_unit(Unit* unit);
+  void release_segment(Segment* segment);
   void release_operation(Operation* operation);
-  void leave_flight(Unit& unit, bool delivered);
-  static void let_go(Unit& unit);
-  void give_up_unit(Unit* unit);
+  void leave_flight(Segment& segment, bool delivered);
+  static void let_go(Segment& segment);
+  void give_up_segment(Segment* segment);
 
   Settings settings_;
   Clock* clock_;
@@ -581,8 +583,8 @@ class Engine {
       reports_;  ///< acknowledgements and notices: a pool of their own, that never waits for data
   std::unique_ptr<memory::RegionCache> cache_;
 
-  Baton baton_;
-  IdTable<Exposure> exposures_;
+  ProgressLock progress_lock_;
+  IdTable<ExposedRegion> exposed_regions_;
   std::vector<std::atomic<Flow*>> flows_;
   std::vector<std::unique_ptr<Flow>> flow_storage_;
   Registry registry_;
@@ -597,17 +599,17 @@ class Engine {
   std::vector<Flow*> refusing_;   ///< have refusals to tell of, or to confirm
   std::vector<Route*> losing_;    ///< whose peers are being given up
   std::vector<FenceRequest> fence_requests_;
-  std::vector<int> rumours_;  ///< lost peers that the others have not been told of
+  std::vector<int> gossip_;  ///< lost peers that the others have not been told of
   std::uint32_t heard_flows_ = 0;
   std::uint32_t receive_budget_ = 0;  ///< receive buffers that grants share out
   std::uint32_t idle_passes_ = 0;
   std::uint64_t polls_ = 0;  ///< of all rails
 
   Pool<Operation> operations_;
-  Pool<Unit> units_;
+  Pool<Segment> segments_;
   Slots slots_;
   std::atomic<std::uint64_t> outstanding_{0};
-  std::atomic<std::uint32_t> strangers_{0};
+  std::atomic<std::uint32_t> pending_handshakes_{0};
   std::atomic<bool> any_failed_{false};
   std::atomic<int> last_lost_{-1};
   WorldStatistics counts_;
@@ -641,9 +643,9 @@ bool Engine::wait_until(Done&& done, std::int64_t nanoseconds, Sleepers* sleeper
   bool moved = false;
   bool insist = false;
   for (std::uint32_t pass = 1;; ++pass) {
-    if (baton_.try_take()) {
+    if (progress_lock_.try_take()) {
       moved |= progress();
-      baton_.give();
+      progress_lock_.give();
     }
     if (done()) return true;
     // The clock is read now and then only: a pass that finds nothing is short.

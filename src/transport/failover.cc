@@ -64,13 +64,13 @@ void Engine::on_rail_state(std::size_t rail, bool down) {
 
 // ---- A link dies ----
 
-/// Marks what a flow had on the dead link: it waits for the target's word. Returns how many pieces that are.
+/// Marks what a flow had on the dead link: it waits for the target's word. Returns how many chunks that are.
 std::uint32_t Engine::leave_link(Flow& flow, const Link& link) {
   const std::uint16_t index = flow.route->index_of(link);
   std::uint32_t waiting = 0;
-  for (Unit* unit = flow.unacknowledged.head(); unit != nullptr; unit = unit->next) {
-    if (unit->link != index || unit->again) continue;
-    unit->lost = true;
+  for (Segment* segment = flow.unacknowledged.head(); segment != nullptr; segment = segment->next) {
+    if (segment->link != index || segment->again) continue;
+    segment->lost = true;
     ++waiting;
   }
   Share& share = flow.shares[index];
@@ -84,7 +84,7 @@ std::uint32_t Engine::leave_link(Flow& flow, const Link& link) {
 
 void Engine::fail_link(Route& route, Link& link, LossCause cause, const std::string& why) {
   LinkHealth& health = link.health;
-  if (health.state == LinkState::down || speaker(route) == nullptr) return;
+  if (health.state == LinkState::down || control_flow(route) == nullptr) return;
   const std::string reason = why.empty() ? to_string(cause) : fmt::format("{}: {}", to_string(cause), why);
   if (!failover_) {
     for (Flow* flow : route.flows) {
@@ -117,7 +117,7 @@ void Engine::fail_link(Route& route, Link& link, LossCause cause, const std::str
   ++counts_.links_lost;
   watch(route);
   const std::string news =
-      fmt::format("link to {} on rail {} is down ({}); {} pieces to move, {} of {} links left", route.who,
+      fmt::format("link to {} on rail {} is down ({}); {} segments to move, {} of {} links left", route.who,
                   rails_[link.rail()]->name(), reason, waiting, left, route.links.size());
   // A first connection that was not taken is tried again: nothing has been lost with it.
   health.told |= outstanding != 0 && ever_stood;
@@ -147,7 +147,7 @@ void Engine::ask_for_fence(Flow& flow, Link& link) {
   const bool old = health.cause == LossCause::local_down && !rail_states_[link.rail()].down;
   const LossCause cause = old ? LossCause::broken : health.cause;
   const wire::RecordHeader record{wire::RecordKind::fence, static_cast<std::uint8_t>(cause), 0, share.dead_epoch,
-                                  place_of(*flow.route, link).pack()};
+                                  ends_of(*flow.route, link).pack()};
   if (send_notice(flow, record)) share.fence_asked_at = beat_;
 }
 
@@ -165,62 +165,62 @@ void Engine::release_fenced(Flow& flow, Link& link, const wire::FencedBody& repo
     std::memcpy(&word, bits.data() + ahead / 64U * sizeof word, sizeof word);
     return (word >> (ahead % 64U) & 1U) != 0;
   };
-  for (Unit* unit = flow.unacknowledged.head(); unit != nullptr; unit = unit->next) {
-    if (unit->link != index || !unit->lost) continue;
-    unit->lost = false;
-    if (arrived(unit->sequence)) continue;
-    if (link.health.doubtful) note_fault(*unit);
-    queue_again(flow, *unit);
+  for (Segment* segment = flow.unacknowledged.head(); segment != nullptr; segment = segment->next) {
+    if (segment->link != index || !segment->lost) continue;
+    segment->lost = false;
+    if (arrived(segment->sequence)) continue;
+    if (link.health.doubtful) note_fault(*segment);
+    queue_again(flow, *segment);
   }
-  std::erase_if(flow.parked, [&](Unit* unit) {
-    if (unit->link != index) return false;
-    if (link.health.doubtful) note_fault(*unit);
-    queue_again(flow, *unit);
+  std::erase_if(flow.parked, [&](Segment* segment) {
+    if (segment->link != index) return false;
+    if (link.health.doubtful) note_fault(*segment);
+    queue_again(flow, *segment);
     return true;
   });
-  log_info("{} has shut out the dead link on rail {}: {} pieces to send again", flow.route->who,
+  log_info("{} has shut out the dead link on rail {}: {} segments to send again", flow.route->who,
            rails_[link.rail()]->name(), flow.replay.size());
 }
 
-void Engine::queue_again(Flow& flow, Unit& unit) {
-  unit.again = true;
-  if (unit.posted) return;  // when its rail has let go of it
-  flow.replay.push_back(&unit);
+void Engine::queue_again(Flow& flow, Segment& segment) {
+  segment.again = true;
+  if (segment.posted) return;  // when its rail has let go of it
+  flow.replay.push_back(&segment);
   activate(flow);
 }
 
-void Engine::forget_again(Flow& flow, const Unit& unit) { std::erase(flow.replay, &unit); }
+void Engine::forget_again(Flow& flow, const Segment& segment) { std::erase(flow.replay, &segment); }
 
-/// An operation of the unit came back undone.
-void Engine::unit_came_back(Flow& flow, Unit& unit, fabric::Blame blame, const std::string& why) {
-  Link& link = flow.route->links[unit.link];
-  const bool current = unit.epoch == link.health.epoch && link.up();
-  const bool direct = unit.operation->kind != Operation::Kind::frame && !unit.voided;
+/// An operation of the segment came back undone.
+void Engine::segment_came_back(Flow& flow, Segment& segment, fabric::Blame blame, const std::string& why) {
+  Link& link = flow.route->links[segment.link];
+  const bool current = segment.epoch == link.health.epoch && link.up();
+  const bool direct = segment.operation->kind != Operation::Kind::frame && !segment.voided;
   // Our own buffers are always good: only what names a caller's or a peer's memory can be at fault.
   const bool guilty = direct && blame == fabric::Blame::operation;
   // While it still counts as in flight: a link that dies with something on it must be fenced.
   if (current && !guilty) fail_link(*flow.route, link, LossCause::broken, why);
   // What comes back from a link that was given up for another reason says nothing.
-  const bool broke = unit.epoch == link.health.epoch && link.health.cause == LossCause::broken;
+  const bool broke = segment.epoch == link.health.epoch && link.health.cause == LossCause::broken;
   if (direct && broke && blame == fabric::Blame::unknown) link.health.doubtful = true;
-  if (guilty && !unit.finished && !flow.failed.load(std::memory_order_relaxed))
-    fail_operation(*unit.operation, FailureCause::bad_memory, unit.sequence);
-  let_go(unit);
-  if (unit.finished || flow.failed.load(std::memory_order_relaxed)) return give_up_unit(&unit);
-  leave_flight(unit, false);
-  if (unit.operation->kind == Operation::Kind::atomic) {
+  if (guilty && !segment.finished && !flow.failed.load(std::memory_order_relaxed))
+    fail_operation(*segment.operation, FailureCause::bad_memory, segment.sequence);
+  let_go(segment);
+  if (segment.finished || flow.failed.load(std::memory_order_relaxed)) return give_up_segment(&segment);
+  leave_flight(segment, false);
+  if (segment.operation->kind == Operation::Kind::atomic) {
     --flow.out_of_sequence;
-    give_up_atomic(*unit.operation, guilty ? FailureCause::bad_memory : FailureCause::rail_failed);
-    return give_up_unit(&unit);
+    give_up_atomic(*segment.operation, guilty ? FailureCause::bad_memory : FailureCause::rail_failed);
+    return give_up_segment(&segment);
   }
-  if (unit.again) return queue_again(flow, unit);
+  if (segment.again) return queue_again(flow, segment);
   // The rail itself says that it has not landed. Where its link has died, `release_fenced` finds it.
-  if (guilty && current && link.up()) return queue_again(flow, unit);
-  if (unit.operation->sequenced()) return;
-  if (flow.shares[unit.link].unfenced) {
-    flow.parked.push_back(&unit);
+  if (guilty && current && link.up()) return queue_again(flow, segment);
+  if (segment.operation->sequenced()) return;
+  if (flow.shares[segment.link].unfenced) {
+    flow.parked.push_back(&segment);
   } else {
-    queue_again(flow, unit);
+    queue_again(flow, segment);
   }
 }
 
@@ -233,13 +233,13 @@ void Engine::try_link(Route& route, Link& link) {
   health.answers = 0;
   health.asked = 0;
   health.vouched_since = 0;
-  health.life_began = route.rounds;
+  health.epoch_began = route.rounds;
   health.refused = false;
   health.since = beat_;
   const auto connected = peer ? connect_link(route, link, *peer) : Result<void>(peer.error().copy());
   if (connected) {
     health.state = LinkState::trying;
-    log_debug("{}: trying rail {}, life number {}", route.who, rails_[link.rail()]->name(), health.epoch + 1);
+    log_debug("{}: trying rail {}, epoch {}", route.who, rails_[link.rail()]->name(), health.epoch + 1);
     return;
   }
   log_info("{}: {}", route.who, connected.error().message());
@@ -287,7 +287,7 @@ void Engine::rejoin(Route& route, Link& link) {
   health.unwanted = 0;
   health.since = health.delivered_since = beat_;
   ++counts_.links_rejoined;
-  const std::string news = fmt::format("link to {} on rail {} is back, in its life number {}", route.who,
+  const std::string news = fmt::format("link to {} on rail {} is back, in epoch {}", route.who,
                                        rails_[link.rail()]->name(), health.epoch + 1);
   std::exchange(health.told, false) ? log_warn("{}", news) : log_info("{}", news);
 }
@@ -295,7 +295,7 @@ void Engine::rejoin(Route& route, Link& link) {
 // ---- Is the peer still there? ----
 
 void Engine::check_on(Route& route) {
-  if (!failover_ || speaker(route) == nullptr || route.loss.on) return;
+  if (!failover_ || control_flow(route) == nullptr || route.loss.on) return;
   watch(route);
   if (route.concerned_since == 0) {  // else it is being found out: its time runs already
     route.concerned_since = beat_;
@@ -310,26 +310,26 @@ void Engine::check_on(int peer) {
 
 void Engine::use_directly(Flow& flow) {
   if (flow.direct.exchange(true, std::memory_order_relaxed)) return;
-  if (!failover_ || flow.route->acquainted || flow.failed.load(std::memory_order_relaxed)) return;
-  strangers_.fetch_add(1, std::memory_order_relaxed);
+  if (!failover_ || flow.route->handshake_done || flow.failed.load(std::memory_order_relaxed)) return;
+  pending_handshakes_.fetch_add(1, std::memory_order_relaxed);
   watch(*flow.route);
 }
 
 /// The peer has answered, or never will.
-void Engine::acquainted(Route& route) {
-  if (std::exchange(route.acquainted, true)) return;
+void Engine::finish_handshake(Route& route) {
+  if (std::exchange(route.handshake_done, true)) return;
   // Release: whoever sees that there are no more may leave.
-  if (used_directly(route)) strangers_.fetch_sub(1, std::memory_order_release);
+  if (used_directly(route)) pending_handshakes_.fetch_sub(1, std::memory_order_release);
 }
 
-void Engine::spread_rumours() {
-  for (const int peer : rumours_) {
+void Engine::spread_gossip() {
+  for (const int peer : gossip_) {
     const wire::RecordHeader record{wire::RecordKind::lost, 0, 0, 0, static_cast<std::uint64_t>(peer)};
     for (const auto& flow : flow_storage_) {
       if (!flow->failed.load(std::memory_order_relaxed)) send_notice(*flow, record);
     }
   }
-  rumours_.clear();
+  gossip_.clear();
 }
 
 }  // namespace railyard::transport

@@ -19,7 +19,7 @@
 
 namespace railyard::transport {
 
-/// Units a sender may send before the first grant.
+/// Segments a sender may send before the first grant.
 inline constexpr std::uint32_t kFirstGrant = 16;
 /// Fetching operations a sender may have outstanding; the target keeps room for so many answers, so that applying a
 /// request never waits for anything (no deadlock between two ranks that fetch from each other).
@@ -51,10 +51,10 @@ class Inbox {
 
 /// What a flow has on one link of its route.
 struct Share {
-  std::uint64_t bytes = 0;          ///< of pieces in flight
-  std::uint32_t frames = 0;         ///< in flight
-  bool unfenced = false;            ///< units of the link's last life wait for the target's word on what has arrived
-  std::uint32_t dead_epoch = 0;     ///< the life to be fenced
+  std::uint64_t bytes = 0;       ///< of chunks in flight
+  std::uint32_t frames = 0;      ///< in flight
+  bool unfenced = false;         ///< segments of the link's last epoch wait for the target's word on what has arrived
+  std::uint32_t dead_epoch = 0;  ///< the epoch to be fenced
   std::int64_t fence_asked_at = 0;  ///< 0: not yet
 };
 
@@ -63,19 +63,19 @@ struct Flow {
   int peer = -1;
   std::uint16_t id = 0;           ///< what the peer puts into its frames and immediates
   std::uint16_t remote_id = 0;    ///< what the peer calls this flow
-  std::uint32_t session_out = 0;  ///< proves us to the peer
-  std::uint32_t session_in = 0;   ///< proves the peer to us
+  std::uint64_t session_out = 0;  ///< proves us to the peer
+  std::uint64_t session_in = 0;   ///< proves the peer to us
   Route* route = nullptr;
   std::vector<Share> shares;      ///< by the route's links
   Inbox* inbox = nullptr;         ///< null: no messages on this flow
   std::uint32_t first_link = 0;   ///< where frames of an idle flow go: spread by rank, so that not all use rail 0
-  std::uint32_t first_piece = 0;  ///< where the next piece of an idle flow goes: each link in turn
+  std::uint32_t first_chunk = 0;  ///< where the next chunk of an idle flow goes: each link in turn
 
-  // Transmit: written by the baton's holder.
+  // Transmit: written by the progress lock's holder.
   Fifo<Operation> queue;
   std::uint32_t queued = 0;
   std::uint32_t frames = 0;  ///< frames that wait or are unacknowledged
-  Fifo<Unit> unacknowledged;
+  Fifo<Segment> unacknowledged;
   std::uint32_t next_sequence = 0;
   std::uint32_t acknowledged = 0;
   std::uint32_t limit = kFirstGrant;
@@ -86,8 +86,8 @@ struct Flow {
   bool fence_requested = false;  ///< the next operation is fenced
   bool fence_active = false;     ///< writes and reads wait until `fence_sequence` is acknowledged
 
-  // Completion: written by the baton's holder, read by anyone. Release on store: whoever sees an operation complete
-  // sees what it brought (a get's bytes, a fetched value).
+  // Completion: written by the progress lock's holder, read by anyone. Release on store: whoever sees an operation
+  // complete sees what it brought (a get's bytes, a fetched value).
   std::atomic<std::uint64_t> completed{0};    ///< operations of the sequence
   std::atomic<std::uint64_t> outstanding{0};  ///< operations of any kind
   std::uint64_t submitted = 0;
@@ -105,7 +105,7 @@ struct Flow {
   ReceiveWindow arrivals;
   HeldFrames held;
   std::uint32_t granted = kFirstGrant;
-  std::uint32_t unreported = 0;  ///< units taken effect since the last acknowledgement
+  std::uint32_t unreported = 0;  ///< segments taken effect since the last acknowledgement
   bool heard = false;
   std::vector<Reply> replies;
 
@@ -115,21 +115,21 @@ struct Flow {
   bool confirm = false;                        ///< the peer's refusals up to `confirmed` are known: to be said
   std::uint64_t confirmed = 0;
   std::vector<std::uint32_t> skips;  ///< frames to come whose first operation has failed at its origin
-  /// Units below this are acknowledged: what was refused is not before the peer knows.
+  /// Segments below this are acknowledged: what was refused is not before the peer knows.
   std::uint32_t effective() const { return refusals.empty() ? arrivals.next() : refusals.front().sequence; }
 
   // Health. Times are the engine's health clock.
-  std::vector<Unit*> replay;                 ///< to be posted again, before anything new
-  std::vector<Unit*> parked;                 ///< out of sequence, of a dead link that is not fenced yet
-  std::uint32_t head_seen = 0;               ///< the oldest unacknowledged unit at the last look
+  std::vector<Segment*> replay;              ///< to be posted again, before anything new
+  std::vector<Segment*> parked;              ///< out of sequence, of a dead link that is not fenced yet
+  std::uint32_t head_seen = 0;               ///< the oldest unacknowledged segment at the last look
   std::int64_t head_since = 0;               ///< since when it is that
   std::atomic<bool> lost_operations{false};  ///< the flow failed with operations under way
   std::atomic<bool> loss_told{false};        ///< by a `quiet` for all ranks
   /// The peer's memory is used past the engine: that nothing is under way says nothing.
   std::atomic<bool> direct{false};
-  std::uint32_t posted = 0;  ///< units that a rail still holds
+  std::uint32_t posted = 0;  ///< segments that a rail still holds
   std::uint64_t bytes_in_flight = 0;
-  std::uint32_t lone_messages = 0;   ///< small ones that left or arrived since the last piece did
+  std::uint32_t lone_messages = 0;   ///< small ones that left or arrived since the last chunk did
   bool closing = false;              ///< its user is gone; waits for what the rails still hold
   bool parting = false;              ///< its user's last word is said: the peer may have dropped its end
   bool leaving = false;              ///< the peer has said goodbye

@@ -1,9 +1,9 @@
 /// How the links are: who is late, who answers, who must be given up. Looked at about once a millisecond, and only
 /// where something is under way.
 ///
-/// A unit that is overdue says that its peer or its link is in trouble, not which. So every link is asked at once: one
-/// that stays silent while another answers is dead. Where none answers, the peer is busy with something else, or gone:
-/// only `RAILYARD_PEER_TIMEOUT_MS` of that ends the wait.
+/// A segment that is overdue says that its peer or its link is in trouble, not which. So every link is asked at once:
+/// one that stays silent while another answers is dead. Where none answers, the peer is busy with something else, or
+/// gone: only `RAILYARD_PEER_TIMEOUT_MS` of that ends the wait.
 ///
 /// Threads that get little of their processors look at one link now and at another much later, at both ends. So a
 /// link is called dead only on what a loaded machine cannot bring about: the peer has read all its other links twice
@@ -64,7 +64,7 @@ bool Engine::at_rest(const Flow& flow) const {
 }
 
 bool Engine::at_rest(const Route& route) const {
-  if (speaker(route) == nullptr || route.loss.on) return true;
+  if (control_flow(route) == nullptr || route.loss.on) return true;
   if (route.probe.on || route.concerned_since != 0 || !route.pongs.empty()) return false;
   if (!std::ranges::all_of(route.flows, [this](const Flow* flow) { return at_rest(*flow); })) return false;
   // The peer waits for that answer, and it may be our own links that keep it from going out.
@@ -73,7 +73,7 @@ bool Engine::at_rest(const Route& route) const {
   if (used_directly(route)) {
     // No operation would come along and ask: a link that ended is followed up here and now.
     const bool whole = std::ranges::all_of(route.links, &Link::up);
-    if (!whole || !route.acquainted) return false;
+    if (!whole || !route.handshake_done) return false;
   }
   return std::ranges::none_of(route.links,
                               [](const Link& link) { return link.health.state == LinkState::trying || !link.idle(); });
@@ -102,13 +102,13 @@ bool Engine::used_directly(const Route& route) {
 
 /// A peer that has heard of us says goodbye when it leaves; of one that has not, only the end of its links would be
 /// seen, and a rank that left in peace would pass for a lost one. No answer means nothing: the peer may be busy.
-void Engine::make_acquaintance(Route& route) {
-  if (!route.acquainted && !route.probe.on && used_directly(route)) start_probe(route, false);
+void Engine::begin_handshake(Route& route) {
+  if (!route.handshake_done && !route.probe.on && used_directly(route)) start_probe(route, false);
 }
 
 void Engine::look_after(Route& route) {
   if (route.loss.on) return;
-  make_acquaintance(route);
+  begin_handshake(route);
   for (Flow* flow : route.flows) {
     if (!flow->failed.load(std::memory_order_relaxed)) look_at_head(*flow);
   }
@@ -125,7 +125,7 @@ void Engine::look_after(Route& route) {
     if (given_up) route.pongs_since = beat_;
   }
   for (Link& link : route.links) {
-    if (speaker(route) == nullptr || route.loss.on) return;
+    if (control_flow(route) == nullptr || route.loss.on) return;
     LinkHealth& health = link.health;
     ask_for_fences(route, link);
     switch (health.state) {
@@ -143,9 +143,9 @@ void Engine::look_after(Route& route) {
   look_at_silence(route);
 }
 
-/// The oldest unacknowledged unit is what everything else waits for: its link is the one to doubt.
+/// The oldest unacknowledged segment is what everything else waits for: its link is the one to doubt.
 void Engine::look_at_head(Flow& flow) {
-  const Unit* head = flow.unacknowledged.head();
+  const Segment* head = flow.unacknowledged.head();
   if (head == nullptr && !flow.queue.empty() && flow.out_of_sequence == 0 && flow.next_sequence == flow.head_seen) {
     // Everything sent was acknowledged, and nothing goes out: the rails are full of what never completes. Not where no
     // connection has come about yet.
@@ -178,7 +178,7 @@ void Engine::look_at_head(Flow& flow) {
 /// nothing yet over any link is not ready: its machine keeps the connection for it.
 void Engine::look_at_connection(Route& route, Link& link) {
   if (beat_ - link.health.since < attempt_time() || ask(route, link)) return;
-  const bool heard = route.heard_at > link.health.since || route.acquainted;
+  const bool heard = route.heard_at > link.health.since || route.handshake_done;
   if (!heard && beat_ - link.health.since < peer_timeout_ / 4) return;
   fail_link(route, link, LossCause::unconnected, "");
 }
@@ -234,7 +234,7 @@ bool Engine::forgotten(const Route& route) {
 }
 
 void Engine::look_at_silence(Route& route) {
-  if (speaker(route) == nullptr || route.loss.on) return;
+  if (control_flow(route) == nullptr || route.loss.on) return;
   if (route.stalled && route.heard_at > route.alive_at) {
     route.stalled = false;
     log_warn("{} answers again", route.who);
@@ -281,7 +281,7 @@ std::int64_t Engine::attempt_time() const { return std::max(kAttemptFloors * dea
 
 std::int64_t Engine::stuck_after(const Link& link) const {
   if (!link.knows_trip()) return kStuckUnknown;
-  // Longer with every life: what is slow, not stuck, would be given up again before it delivers anything.
+  // Longer with every epoch: what is slow, not stuck, would be given up again before it delivers anything.
   const std::int64_t grown = std::min(link.health.back_off, peer_timeout_ / 4);
   return std::max({kStuckDeadlines * link.deadline(deadline_floor_), kStuckFloors * deadline_floor_, grown});
 }
@@ -329,10 +329,10 @@ bool Engine::ask(Route& route, Link& link, bool thorough) {
   const std::uint32_t round = ++route.rounds;
   std::uint8_t detail = route.probe.on && route.probe.answering ? wire::kPingInReply : std::uint8_t{0};
   if (thorough) detail |= wire::kPingThorough;
-  Flow* const flow = speaker(route);
+  Flow* const flow = control_flow(route);
   if (flow == nullptr) return false;
   if (!thorough) (void)carries(link);  // what is taken from now on is news
-  const bool sent = send_notice(*flow, link, {wire::RecordKind::ping, detail, 0, round, place_of(route, link).pack()});
+  const bool sent = send_notice(*flow, link, {wire::RecordKind::ping, detail, 0, round, ends_of(route, link).pack()});
   if (sent) route.asked_at = beat_;
   if (!link.up() && link.health.state != LinkState::trying) return false;  // that was how we learnt that it is gone
   if (!sent && !link.health.stood) return false;                           // still being connected
@@ -374,7 +374,7 @@ void Engine::judge(Route& route) {
       fail_link(route, link, LossCause::silent, "");
     }
   }
-  if (speaker(route) == nullptr || route.loss.on) return;
+  if (control_flow(route) == nullptr || route.loss.on) return;
   if (open && probe.first_answer != 0 && probe.second_round == 0) ask_again(route);
   const std::int64_t again = route.links.front().deadline(deadline_floor_) << std::min(probe.repeats, kMostDoublings);
   if (open && probe.confirmed == 0 && beat_ - probe.since >= again) {

@@ -5,11 +5,11 @@
 namespace railyard::transport {
 namespace {
 
-constexpr double kChunkSeconds = 2e-3;    // long enough to hide the cost of a piece, short enough to balance
+constexpr double kChunkSeconds = 2e-3;    // long enough to hide the cost of a chunk, short enough to balance
 constexpr double kHorizonSeconds = 8e-3;  // floor of the time a window covers: both ends are scheduled by an OS
 constexpr double kHorizonMost = 50e-3;
 constexpr std::uint32_t kChunkStep = 4096;
-constexpr std::uint32_t kFirstChunks = 4;  // pieces in flight before the first sample
+constexpr std::uint32_t kFirstChunks = 4;  // chunks in flight before the first sample
 constexpr double kAssumedRate = 100e6;     // for load() before the first sample: any constant, equal for all links
 constexpr double kFrameCost = 512;         // a small frame's weight in bytes, for load()
 constexpr std::int64_t kTripsPerDeadline = 4;
@@ -61,13 +61,13 @@ double Link::load() const {
   return bytes / (rate_ > 0 ? rate_ : kAssumedRate);
 }
 
-RateStamp Link::piece_posted(std::uint64_t bytes, std::int64_t now) {
+RateStamp Link::chunk_posted(std::uint64_t bytes, std::int64_t now) {
   if (bytes_in_flight_ == 0) delivered_at_ = now;  // an idle spell is not a slow one
   bytes_in_flight_ += bytes;
   return {delivered_, delivered_at_, now, 2 * bytes_in_flight_ >= window_};
 }
 
-void Link::piece_delivered(std::uint64_t bytes, const RateStamp& stamp, std::int64_t now) {
+void Link::chunk_delivered(std::uint64_t bytes, const RateStamp& stamp, std::int64_t now) {
   bytes_in_flight_ -= bytes;
   delivered_ += bytes;
   delivered_at_ = now;

@@ -44,12 +44,12 @@ struct LinkHealth {
   std::uint32_t failures = 0;  ///< attempts in a row that came to nothing
   std::uint8_t answers = 0;    ///< pings answered in a row while trying
   LossCause cause = LossCause::broken;
-  bool doubtful = false;         ///< it broke, and something that it carried may be why
-  std::uint32_t epoch = 0;       ///< which life
-  std::uint32_t asked = 0;       ///< round of the last ping; 0: none
-  std::uint32_t life_began = 0;  ///< the last round before this life
-  std::uint32_t answered = 0;    ///< round of the last answer
-  std::uint32_t vouched = 0;     ///< the last round that its rail has answered for: the peer's machine takes the bytes
+  bool doubtful = false;          ///< it broke, and something that it carried may be why
+  std::uint32_t epoch = 0;        ///< which epoch
+  std::uint32_t asked = 0;        ///< round of the last ping; 0: none
+  std::uint32_t epoch_began = 0;  ///< the last round before this epoch
+  std::uint32_t answered = 0;     ///< round of the last answer
+  std::uint32_t vouched = 0;      ///< the last round that its rail has answered for: the peer's machine takes the bytes
   std::int64_t vouched_since = 0;  ///< since when it has for one that did not answer; 0: it has not
   std::uint64_t taken_seen = 0;    ///< how much that machine had taken at the last look
   std::int64_t since = 0;          ///< when `state` began
@@ -61,7 +61,7 @@ struct LinkHealth {
   std::int64_t delivered_since = 0;  ///< when that last changed, or nothing was in flight
 };
 
-/// What a piece remembers of its link from post to delivery, to turn the delivery into a rate sample.
+/// What a chunk remembers of its link from post to delivery, to turn the delivery into a rate sample.
 struct RateStamp {
   std::uint64_t delivered_before = 0;
   std::int64_t delivered_at = 0;
@@ -78,16 +78,16 @@ class Link {
   std::uint16_t remote_rail() const { return remote_rail_; }
   fabric::RemoteId remote() const { return remote_; }
   bool up() const { return health.state == LinkState::up; }
-  /// A new life: another connection, nothing known of its speed.
+  /// A new epoch: another connection, nothing known of its speed.
   void restart(fabric::RemoteId remote);
   /// Bytes per second, measured; 0 before the first sample.
   double rate() const { return rate_; }
 
   /// Seconds, by estimate, until what is in flight is delivered: the lower, the better a choice.
   double load() const;
-  /// How large a piece this link should take next: about two milliseconds of its rate.
+  /// How large a chunk this link should take next: about two milliseconds of its rate.
   std::uint32_t chunk() const { return chunk_; }
-  /// Whether one more piece may be in flight: about twice what the path holds, so that a slow rail takes no more than
+  /// Whether one more chunk may be in flight: about twice what the path holds, so that a slow rail takes no more than
   /// its share.
   bool has_room() const { return bytes_in_flight_ < window_ || bytes_in_flight_ == 0; }
   std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
@@ -98,10 +98,10 @@ class Link {
   void frame_posted() { ++frames_in_flight_; }
   void frame_done() { --frames_in_flight_; }
 
-  RateStamp piece_posted(std::uint64_t bytes, std::int64_t now);
-  void piece_delivered(std::uint64_t bytes, const RateStamp& stamp, std::int64_t now);
-  /// A piece that will never be delivered.
-  void piece_dropped(std::uint64_t bytes) { bytes_in_flight_ -= bytes; }
+  RateStamp chunk_posted(std::uint64_t bytes, std::int64_t now);
+  void chunk_delivered(std::uint64_t bytes, const RateStamp& stamp, std::int64_t now);
+  /// A chunk that will never be delivered.
+  void chunk_dropped(std::uint64_t bytes) { bytes_in_flight_ -= bytes; }
   std::uint64_t delivered() const { return delivered_; }
   bool idle() const { return bytes_in_flight_ == 0 && frames_in_flight_ == 0; }
 
@@ -116,7 +116,7 @@ class Link {
   std::int64_t deadline(std::int64_t floor) const;
 
   LinkHealth health;
-  const void* sole = nullptr;  ///< a piece that is to be alone on the link, to find out whether it breaks it
+  const void* sole = nullptr;  ///< a chunk that is to be alone on the link, to find out whether it breaks it
 
  private:
   void resize();

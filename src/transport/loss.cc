@@ -126,7 +126,7 @@ void Engine::tell_loss(Route& route) {
     if (flow->failed.load(std::memory_order_relaxed)) continue;
     const bool collateral = loss.cause != nullptr && loss.cause != flow;
     Error error(Status::peer_lost,
-                fmt::format("{} is lost: {}{}; {} operations were under way to it, units {} to {} unacknowledged",
+                fmt::format("{} is lost: {}{}; {} operations were under way to it, segments {} to {} unacknowledged",
                             route.who, loss.why, collateral ? " (another channel on the same links)" : "",
                             flow->outstanding.load(std::memory_order_relaxed), flow->acknowledged, flow->next_sequence),
                 {.peer = route.peer, .operation = "failover", .sequence = flow->acknowledged});
@@ -136,7 +136,7 @@ void Engine::tell_loss(Route& route) {
   }
   last_lost_.store(route.peer, std::memory_order_release);
   // The others may wait for it without having sent it anything. Each finds out for itself.
-  if (size_ > 0) rumours_.push_back(route.peer);
+  if (size_ > 0) gossip_.push_back(route.peer);
 }
 
 }  // namespace railyard::transport

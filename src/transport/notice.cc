@@ -24,12 +24,12 @@ constexpr int kMostLeavePasses = 2000;
 
 }  // namespace
 
-wire::LinkPlace Engine::place_of(const Route& route, const Link& link) {
+wire::LinkEnds Engine::ends_of(const Route& route, const Link& link) {
   return {route.index_of(link), link.rail(), link.remote_rail()};
 }
 
 /// A flow that speaks for its route: any that the peer knows will do. Null: none is left.
-Flow* Engine::speaker(const Route& route) {
+Flow* Engine::control_flow(const Route& route) {
   Flow* found = nullptr;
   for (Flow* flow : route.flows) {
     if (flow->failed.load(std::memory_order_relaxed)) continue;
@@ -43,8 +43,8 @@ bool Engine::send_notice(Flow& flow, Link& link, const wire::RecordHeader& recor
   memory::Buffer* buffer = link.reports_in_flight() < kMostNotices ? reports_->take() : nullptr;
   if (buffer == nullptr) return false;
   buffer->bytes = wire::kRecordsAt;
-  std::byte* place = wire::FrameWriter::append(buffer->data, buffer->bytes, record);
-  if (!body.empty()) std::memcpy(place, body.data(), body.size());
+  std::byte* body_at = wire::FrameWriter::append(buffer->data, buffer->bytes, record);
+  if (!body.empty()) std::memcpy(body_at, body.data(), body.size());
   write_header(flow, buffer->data, wire::FrameKind::notice, 1, flow.next_sequence, buffer->bytes);
   return post_report(flow, link, buffer);
 }
@@ -68,26 +68,26 @@ void Engine::on_notice(Flow& flow, const memory::Buffer& buffer) {
     ++counts_.dropped_malformed;
     return;
   }
-  const auto place = wire::LinkPlace::unpack(record->header.offset);
+  const auto ends = wire::LinkEnds::unpack(record->header.offset);
   Route& route = *flow.route;
   switch (record->header.kind) {
     case wire::RecordKind::ping:
       if (route.pongs.empty()) route.pongs_since = beat_;
       if (route.pongs.size() < kMostPongs) {
         const bool thorough = (record->header.detail & wire::kPingThorough) != 0;
-        route.pongs.push_back({record->header.exposure, record->header.offset, thorough, polls_});
+        route.pongs.push_back({record->header.exposed_region, record->header.offset, thorough, polls_});
       }
       note_for(route);
-      if (failover_) open_way_back(route, place);
+      if (failover_) open_way_back(route, ends);
       // Whoever asks has waited in vain: our own links to it may be the reason.
       if ((record->header.detail & wire::kPingInReply) == 0 && !route.probe.on && failover_) start_probe(route, true);
       return;
     case wire::RecordKind::pong:
-      return on_pong(route, place, record->header.exposure);
+      return on_pong(route, ends, record->header.exposed_region);
     case wire::RecordKind::fence:
-      return on_fence(flow, place, record->header.exposure, static_cast<LossCause>(record->header.detail));
+      return on_fence(flow, ends, record->header.exposed_region, static_cast<LossCause>(record->header.detail));
     case wire::RecordKind::fenced:
-      return on_fenced(flow, place, record->header.exposure, record->body);
+      return on_fenced(flow, ends, record->header.exposed_region, record->body);
     case wire::RecordKind::refused:
       return on_refused(flow, record->body);
     case wire::RecordKind::confirmed:
@@ -121,17 +121,17 @@ bool Engine::answer_leave(Route& route) {
            static_cast<std::int32_t>(flow->leave_sequence - flow->arrivals.next()) > 0;
   });
   if (late != route.flows.end()) return false;
-  send_notice(*speaker(route), {wire::RecordKind::leave, 1, 0, 0, 0});
+  send_notice(*control_flow(route), {wire::RecordKind::leave, 1, 0, 0, 0});
   part_from(route);
   return true;
 }
 
 /// A ping that cannot be answered, for want of a link, proves a path at least: it is tried at once, whatever the
 /// back-off. Two sides that waited each for its own time might never be there together.
-void Engine::open_way_back(Route& route, wire::LinkPlace place) {
+void Engine::open_way_back(Route& route, wire::LinkEnds ends) {
   if (std::ranges::any_of(route.links, [](const Link& link) { return link.health.state != LinkState::down; })) return;
   for (Link& link : route.links) {
-    if (link.rail() == place.remote_rail && link.remote_rail() == place.rail) link.health.next_try = beat_;
+    if (link.rail() == ends.remote_rail && link.remote_rail() == ends.rail) link.health.next_try = beat_;
   }
   watch(route);
 }
@@ -148,7 +148,7 @@ void Engine::note_for(Route& route) {
 bool Engine::answer_notices() {
   bool moved = false;
   std::erase_if(noticing_, [&](Route* route) {
-    const bool over = speaker(*route) == nullptr || route->over || route->loss.on;
+    const bool over = control_flow(*route) == nullptr || route->over || route->loss.on;
     if (over) route->pongs.clear();
     bool refused = false;
     moved |= std::erase_if(route->pongs, [&](const Pong& pong) {
@@ -172,29 +172,29 @@ bool Engine::may_answer(const Pong& pong) const {
 }
 
 bool Engine::send_pong(Route& route, const Pong& pong) {
-  Flow& flow = *speaker(route);
+  Flow& flow = *control_flow(route);
   bool sent = false;
   for (Link& link : route.links) {
     if (link.health.state != LinkState::down)
-      sent |= send_notice(flow, link, {wire::RecordKind::pong, 0, 0, pong.round, pong.place});
+      sent |= send_notice(flow, link, {wire::RecordKind::pong, 0, 0, pong.round, pong.ends});
   }
   return sent;
 }
 
-void Engine::on_pong(Route& route, wire::LinkPlace place, std::uint32_t round) {
-  if (place.link >= route.links.size() || round > route.rounds) {
+void Engine::on_pong(Route& route, wire::LinkEnds ends, std::uint32_t round) {
+  if (ends.link >= route.links.size() || round > route.rounds) {
     ++counts_.dropped_malformed;
     return;
   }
-  acquainted(route);
-  Link& link = route.links[place.link];
+  finish_handshake(route);
+  Link& link = route.links[ends.link];
   LinkHealth& health = link.health;
   if (round <= health.answered) return;  // the same answer over another link
   health.answered = round;
   health.answered_at = beat_;
   health.vouched_since = 0;
   if (round == health.asked) link.note_trip(now_ - health.asked_at);
-  if (health.state == LinkState::trying && round > health.life_began) {
+  if (health.state == LinkState::trying && round > health.epoch_began) {
     ++health.answers;
     health.since = beat_;  // patience starts anew with every answer
     if (round == health.asked) health.asked = 0;
@@ -207,33 +207,33 @@ void Engine::on_pong(Route& route, wire::LinkPlace place, std::uint32_t round) {
   if (probe.confirmed == 0 && probe.second_round != 0 && round >= probe.second_round) probe.confirmed = beat_;
 }
 
-void Engine::on_fence(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, LossCause cause) {
-  if (place.remote_rail >= rails_.size()) {
+void Engine::on_fence(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, LossCause cause) {
+  if (ends.remote_rail >= rails_.size()) {
     ++counts_.dropped_malformed;
     return;
   }
   FenceRequest* request = nullptr;
   for (FenceRequest& known : fence_requests_) {
-    if (known.flow == &flow && known.place.link == place.link) request = &known;
+    if (known.flow == &flow && known.ends.link == ends.link) request = &known;
   }
   if (request == nullptr) {
     request = &fence_requests_.emplace_back();
     request->flow = &flow;
   }
   if (request->epoch != epoch || request->not_before == 0) {
-    const auto& capabilities = rails_[place.remote_rail]->capabilities();
+    const auto& capabilities = rails_[ends.remote_rail]->capabilities();
     // The sender disconnected before it asked: what it had under way is at most this old when the time is up.
     const bool timed = capabilities.fencing == fabric::Fencing::timed;
     request->not_before = beat_ + (timed ? capabilities.packet_lifetime : 0);
   }
-  request->place = place;
+  request->ends = ends;
   request->epoch = epoch;
   if (!failover_) return;
   Route& route = *flow.route;
   watch(route);  // until it is answered: without a link, one must be made
   // The way back leads over the same two rails.
   for (Link& link : route.links) {
-    if (link.rail() != place.remote_rail || link.remote_rail() != place.rail) continue;
+    if (link.rail() != ends.remote_rail || link.remote_rail() != ends.rail) continue;
     if (cause == LossCause::local_down) {
       fail_link(route, link, LossCause::remote_down, "");
     } else if (link.up()) {
@@ -252,8 +252,8 @@ bool Engine::answer_fences() {
 bool Engine::answer_fence(const FenceRequest& request) {
   Flow& flow = *request.flow;
   if (flow.failed.load(std::memory_order_relaxed)) return true;
-  const fabric::LinkName id = RouteName::of_link(flow.route->name.in, request.place.link);
-  if (!rails_[request.place.remote_rail]->fence({id, request.epoch}) || beat_ < request.not_before) return false;
+  const fabric::LinkName id = RouteName::of_link(flow.route->name.in, request.ends.link);
+  if (!rails_[request.ends.remote_rail]->fence({id, request.epoch}) || beat_ < request.not_before) return false;
 
   std::array<std::byte, sizeof(wire::FencedBody) + wire::kMaxWindow / 8U> body{};
   wire::FencedBody report{flow.arrivals.next(), 0};
@@ -267,13 +267,13 @@ bool Engine::answer_fence(const FenceRequest& request) {
   }
   std::memcpy(body.data(), &report, sizeof report);
   return send_notice(
-      flow, {wire::RecordKind::fenced, 0, static_cast<std::uint16_t>(bytes), request.epoch, request.place.pack()},
+      flow, {wire::RecordKind::fenced, 0, static_cast<std::uint16_t>(bytes), request.epoch, request.ends.pack()},
       std::span(body).first(bytes));
 }
 
-void Engine::on_fenced(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, std::span<const std::byte> body) {
+void Engine::on_fenced(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, std::span<const std::byte> body) {
   wire::FencedBody report;
-  if (place.link >= flow.shares.size() || body.size() < sizeof report) {
+  if (ends.link >= flow.shares.size() || body.size() < sizeof report) {
     ++counts_.dropped_malformed;
     return;
   }
@@ -283,24 +283,24 @@ void Engine::on_fenced(Flow& flow, wire::LinkPlace place, std::uint32_t epoch, s
     ++counts_.dropped_malformed;
     return;
   }
-  const Share& share = flow.shares[place.link];
+  const Share& share = flow.shares[ends.link];
   if (!share.unfenced || share.dead_epoch != epoch) return;  // an answer that came twice, or too late
-  release_fenced(flow, flow.route->links[place.link], report, bits);
+  release_fenced(flow, flow.route->links[ends.link], report, bits);
 }
 
 void Engine::say_goodbye() {
   if (!failover_) return;
   // Whose memory was used past us may not be connected yet: it could not hear it.
-  const std::int64_t until = clock_->now() + kAcquaintance;
-  while (strangers() != 0 && clock_->now() < until) {
+  const std::int64_t until = clock_->now() + kHandshakeWait;
+  while (pending_handshakes() != 0 && clock_->now() < until) {
     if (!progress()) clock_->idle();
   }
   // Said over every link, and again until it is heard: a peer that misses it would take us for lost. Some do not listen
   // now; nobody waits for them for long.
   const auto met = [](const Flow* flow) { return flow->acknowledged != 0 || flow->arrivals.next() != 0; };
   const auto deaf = [&met](const std::unique_ptr<Route>& route) {
-    return (route->acquainted || std::ranges::any_of(route->flows, met)) && !route->leave_heard && !route->over &&
-           !route->loss.on && speaker(*route) != nullptr && std::ranges::any_of(route->links, &Link::up);
+    return (route->handshake_done || std::ranges::any_of(route->flows, met)) && !route->leave_heard && !route->over &&
+           !route->loss.on && control_flow(*route) != nullptr && std::ranges::any_of(route->links, &Link::up);
   };
   const auto say = [this](const auto& wanted) {
     for (const auto& flow : flow_storage_) {

@@ -1,4 +1,5 @@
-/// Operation: work that a caller submitted to a flow. Unit: one piece of it on one rail, from post to acknowledgement.
+/// Operation: work that a caller submitted to a flow. Segment: one part of it on one rail, from post to
+/// acknowledgement.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ namespace railyard::transport {
 struct Flow;
 
 /// Whose structure a completion's context is the head of.
-enum class Tag : std::uint8_t { receive_buffer = 0, unit = 1, report = 2 };
+enum class Tag : std::uint8_t { receive_buffer = 0, segment = 1, report = 2 };
 
 /// Where an exposed region lies on one of its owner's rails.
 struct RemoteKey {
@@ -27,7 +28,7 @@ struct RemoteKey {
 
 /// A peer's exposed memory as a sender knows it.
 struct RemoteMemory {
-  std::uint32_t exposure = 0;
+  std::uint32_t exposed_region = 0;
   std::span<const RemoteKey> keys;  ///< by the owner's rail
 };
 
@@ -40,24 +41,24 @@ struct Operation {
     atomic,  ///< by the target's NIC, once: its rail is the same for everybody, and nothing is sent again
   };
 
-  /// Whether its pieces have numbers: they are done when acknowledged; the others when the rail says so.
+  /// Whether its segments have numbers: they are done when acknowledged; the others when the rail says so.
   bool sequenced() const { return kind == Kind::frame || kind == Kind::write; }
 
   Operation* next = nullptr;
   Flow* flow = nullptr;
   Kind kind = Kind::frame;
-  bool whole = false;   ///< every piece has been posted
+  bool whole = false;   ///< every segment has been posted
   bool fenced = false;  ///< nothing that came before may still be under way outside the sequence when this starts
   FailureCause failure = FailureCause::none;  ///< it has failed alone: what is left of it is not sent
   bool withdrawn = false;                     ///< its local memory was taken back: nothing of it can be sent again
-  // A link broke with a piece of it, and the rail cannot tell whether because of that (refuse.cc).
+  // A link broke with a segment of it, and the rail cannot tell whether because of that (refuse.cc).
   bool doubted = false;     ///< until that is known nothing new of it is sent
-  bool cleared = false;     ///< a piece of it, alone on a link, has arrived
-  bool on_trial = false;    ///< a piece of it is alone on a link
-  std::uint8_t faults = 0;  ///< links that broke with a piece of it alone on them
+  bool cleared = false;     ///< a segment of it, alone on a link, has arrived
+  bool on_trial = false;    ///< a segment of it is alone on a link
+  std::uint8_t faults = 0;  ///< links that broke with a segment of it alone on them
   std::uint16_t records = 0;
-  std::uint32_t units = 0;       ///< pieces that exist
-  std::uint32_t unfinished = 0;  ///< pieces not acknowledged (or delivered, or read) yet
+  std::uint32_t segments = 0;    ///< segments that exist
+  std::uint32_t unfinished = 0;  ///< segments not acknowledged (or delivered, or read) yet
   std::uint64_t number = 0;      ///< the flow's operations up to this are complete when this is; 0: no news
   memory::Buffer* frame = nullptr;
   std::byte* local = nullptr;
@@ -72,17 +73,17 @@ struct Operation {
   std::uint32_t slot = 0;  ///< out-of-sequence completion, plus one
   /// Of an ordered write: the caller's number of it, and the frame that follows with its signal or message.
   std::uint64_t submission = 0;
-  Operation* companion = nullptr;  ///< in the queue or unacknowledged as long as a piece of the write is
+  Operation* companion = nullptr;  ///< in the queue or unacknowledged as long as a segment of the write is
   fabric::AtomicRequest request;
 };
 
-struct Unit : fabric::PostContext {
-  Unit* next = nullptr;  ///< the flow's unacknowledged units, in sequence
+struct Segment : fabric::PostContext {
+  Segment* next = nullptr;  ///< the flow's unacknowledged segments, in sequence
   Operation* operation = nullptr;
   std::uint64_t offset = 0;  ///< inside the operation
   std::uint32_t bytes = 0;
   std::uint32_t sequence = 0;
-  std::uint32_t epoch = 0;  ///< the link's life it was posted in
+  std::uint32_t epoch = 0;  ///< the link's epoch it was posted in
   std::uint16_t link = 0;
   bool posted = false;     ///< the rail still holds it
   bool finished = false;   ///< acknowledged, delivered or read

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/cpu_pause.hpp"
+
 namespace railyard::transport {
 
 /// One for each thread. Atomics only because threads beyond the first few share one: what they spoil is a pass sooner
@@ -27,7 +29,7 @@ class Pace {
   /// Looks until it is done, which it says, or a pass is due.
   template <typename Done>
   bool spin(Done&& done) {
-    for (; !spend(1); __builtin_ia32_pause())
+    for (; !spend(1); cpu_pause())
       if (done()) return true;
     return false;
   }

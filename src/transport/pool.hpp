@@ -1,4 +1,4 @@
-/// Pool: objects taken and given back by one holder of the baton. Grows in blocks up to a bound; never shrinks.
+/// Pool: objects taken and given back by one holder of the progress lock. Grows in blocks up to a bound; never shrinks.
 #pragma once
 
 #include <cstddef>

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/cpu_pause.hpp"
+
 namespace railyard::transport {
 namespace {
 
@@ -61,7 +63,7 @@ void ProgressThread::watch() const {
   Clock& clock = engine_.clock();
   const std::uint64_t seen = engine_.passes();
   for (const std::int64_t begin = clock.now(); !stopped() && clock.now() - begin < kWatch;) {
-    for (int i = 0; i < kPausesBetweenLooks; ++i) __builtin_ia32_pause();
+    for (int i = 0; i < kPausesBetweenLooks; ++i) cpu_pause();
     if (engine_.passes() != seen) return;
   }
 }

@@ -61,9 +61,9 @@ class ProgressThread {
 /// The pass of an engine that has no user with work of its own.
 inline std::function<bool()> plain_pass(Engine& engine) {
   return [&engine] {
-    if (!engine.baton().try_take()) return false;
+    if (!engine.progress_lock().try_take()) return false;
     const bool moved = engine.progress();
-    engine.baton().give();
+    engine.progress_lock().give();
     return moved;
   };
 }

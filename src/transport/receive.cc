@@ -24,7 +24,7 @@ void Engine::handle(std::size_t rail, const fabric::Event& event) {
       if (static_cast<Tag>(event.context->tag) == Tag::report) {
         return give_report(static_cast<memory::Buffer*>(event.context));
       }
-      return on_unit_done(static_cast<Unit*>(event.context), true);
+      return on_segment_done(static_cast<Segment*>(event.context), true);
     case Kind::lost:
       return on_lost(rail, event);
     case Kind::left:
@@ -115,7 +115,7 @@ void Engine::on_landed(const fabric::Event& event, std::size_t rail) {
   }
   Flow& flow = *found;
   flow.route->heard_at = beat_;
-  note_piece(flow);
+  note_chunk(flow);
   const std::uint32_t sequence = flow.arrivals.expand(immediate.sequence);
   // An immediate names no session: one beyond the grant is of an older flow of this id.
   if (static_cast<std::int32_t>(sequence - flow.granted) >= 0 ||
@@ -141,16 +141,16 @@ void Engine::accept_report(Flow& flow, const wire::FrameHeader& header) {
   flow.acknowledged = header.acknowledged;
   while (!flow.unacknowledged.empty() &&
          static_cast<std::int32_t>(flow.unacknowledged.head()->sequence - flow.acknowledged) < 0) {
-    Unit* unit = flow.unacknowledged.pop();
+    Segment* segment = flow.unacknowledged.pop();
     // A lone link's writes complete when they have left: only the acknowledgement tells how long they took.
-    if (flow.shares.size() == 1 && unit->operation->kind == Operation::Kind::write && !unit->voided) {
-      flow.route->links.front().note_trip(now_ - unit->stamp.posted_at);
+    if (flow.shares.size() == 1 && segment->operation->kind == Operation::Kind::write && !segment->voided) {
+      flow.route->links.front().note_trip(now_ - segment->stamp.posted_at);
     }
-    leave_flight(*unit, true);
-    finish_unit(unit);
-    if (unit->posted) continue;
-    if (unit->again) forget_again(flow, *unit);
-    release_unit(unit);
+    leave_flight(*segment, true);
+    finish_segment(segment);
+    if (segment->posted) continue;
+    if (segment->again) forget_again(flow, *segment);
+    release_segment(segment);
   }
 }
 
@@ -233,22 +233,23 @@ bool Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record, 
     return false;
   }
   if (record.header.kind == wire::RecordKind::nothing) {
-    if (record.header.exposure != 0 && flow.skips.size() < wire::kMaxWindow)
+    if (record.header.exposed_region != 0 && flow.skips.size() < wire::kMaxWindow)
       flow.skips.push_back(static_cast<std::uint32_t>(record.header.offset));
     return true;
   }
   bool answered = false;
-  const Exposure* exposure = exposures_.find(record.header.exposure);
-  bool good = exposure != nullptr;
+  const ExposedRegion* exposed_region = exposed_regions_.find(record.header.exposed_region);
+  bool good = exposed_region != nullptr;
   switch (record.header.kind) {
     case wire::RecordKind::put:
-      good = good && apply_put(*exposure, record.header.offset, record.body);
+      good = good && apply_put(*exposed_region, record.header.offset, record.body);
       break;
     case wire::RecordKind::signal: {
       std::uint64_t value = 0;
       good = good && record.body.size() == sizeof value;
       if (good) std::memcpy(&value, record.body.data(), sizeof value);
-      good = good && apply_signal(*exposure, record.header.offset, static_cast<SignalOp>(record.header.detail), value);
+      good = good &&
+             apply_signal(*exposed_region, record.header.offset, static_cast<SignalOp>(record.header.detail), value);
       break;
     }
     case wire::RecordKind::atomic: {
@@ -259,9 +260,9 @@ bool Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record, 
       }
       std::memcpy(&body, record.body.data(), sizeof body);
       Reply reply{body.request, 0, 0};
-      good = good && apply_atomic(*exposure, record.header.offset, static_cast<AtomicOp>(record.header.detail), body,
-                                  reply.value);
-      if (!good) reply.status = static_cast<std::uint8_t>(refusal_cause(exposure, record));
+      good = good && apply_atomic(*exposed_region, record.header.offset, static_cast<AtomicOp>(record.header.detail),
+                                  body, reply.value);
+      if (!good) reply.status = static_cast<std::uint8_t>(refusal_cause(exposed_region, record));
       if (body.request != 0) {
         if (flow.replies.size() < kMostFetches) {
           flow.replies.push_back(reply);
@@ -277,15 +278,15 @@ bool Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record, 
       good = false;
   }
   if (good) return true;
-  ++(exposure == nullptr ? counts_.dropped_stale : counts_.dropped_malformed);
-  cause = refusal_cause(exposure, record);
+  ++(exposed_region == nullptr ? counts_.dropped_stale : counts_.dropped_malformed);
+  cause = refusal_cause(exposed_region, record);
   return answered;
 }
 
 void Engine::apply_reply(Flow& flow, const wire::RecordReader::Record& record) {
   std::uint32_t slot = 0;
   std::uint64_t value = 0;
-  if (record.body.size() != sizeof value || !slots_.find(record.header.exposure, &flow, kSlots, slot)) {
+  if (record.body.size() != sizeof value || !slots_.find(record.header.exposed_region, &flow, kSlots, slot)) {
     ++counts_.dropped_stale;
     return;
   }
@@ -316,11 +317,11 @@ void Engine::on_failed(std::size_t rail, const fabric::Event& event) {
       return give_receive(rail, static_cast<memory::Buffer*>(event.context));
     case Tag::report:
       return give_report(static_cast<memory::Buffer*>(event.context));  // a later one says more
-    case Tag::unit:
+    case Tag::segment:
       break;
   }
-  auto* unit = static_cast<Unit*>(event.context);
-  unit_came_back(*unit->operation->flow, *unit, event.blame, why);
+  auto* segment = static_cast<Segment*>(event.context);
+  segment_came_back(*segment->operation->flow, *segment, event.blame, why);
 }
 
 }  // namespace railyard::transport

@@ -1,4 +1,4 @@
-/// Which units of a flow have arrived: the receiver's side of the sequence (promises 2 and 3: in order, none twice).
+/// Which segments of a flow have arrived: the receiver's side of the sequence (promises 2 and 3: in order, none twice).
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace railyard::transport {
 
-/// Tracks the units from `next()` on, up to kMaxWindow ahead. Sequence numbers wrap; all comparisons are relative.
+/// Tracks the segments from `next()` on, up to kMaxWindow ahead. Sequence numbers wrap; all comparisons are relative.
 class ReceiveWindow {
  public:
   enum class Arrival : std::uint8_t {
@@ -17,11 +17,11 @@ class ReceiveWindow {
     outside,    ///< further ahead than any grant: not from an honest sender
   };
 
-  /// The lowest unit that has not taken effect yet.
+  /// The lowest segment that has not taken effect yet.
   std::uint32_t next() const { return next_; }
 
-  /// The full number of a unit of which only the immediate's bits are known. Units behind `next` by up to half the
-  /// space come out behind it, so that late duplicates are told apart.
+  /// The full number of a segment of which only the immediate's bits are known. Segments behind `next` by up to half
+  /// the space come out behind it, so that late duplicates are told apart.
   std::uint32_t expand(std::uint32_t low_bits) const {
     const std::uint32_t ahead = (low_bits - next_) & wire::Immediate::kSequenceMask;
     return ahead < wire::kMaxWindow ? next_ + ahead : next_ + ahead - (wire::Immediate::kSequenceMask + 1U);
@@ -38,14 +38,14 @@ class ReceiveWindow {
     return Arrival::fresh;
   }
 
-  /// Whether the unit has been seen.
+  /// Whether the segment has been seen.
   bool arrived(std::uint32_t sequence) const {
     const std::uint32_t ahead = sequence - next_;
     if (ahead >= wire::kMaxWindow) return ahead >= 0x80000000U;
     return (bits_[(sequence / 64U) % kWords] >> (sequence % 64U) & 1U) != 0;
   }
 
-  /// Which of the 64 units from `first` on have been seen, none of them behind `next`: the lowest bit is `first`.
+  /// Which of the 64 segments from `first` on have been seen, none of them behind `next`: the lowest bit is `first`.
   std::uint64_t word(std::uint32_t first) const {
     const std::uint32_t shift = first % 64U;
     const std::uint64_t low = bits_[(first / 64U) % kWords] >> shift;
@@ -53,10 +53,10 @@ class ReceiveWindow {
     return shift == 0 ? low : low | bits_[(first / 64U + 1U) % kWords] << (64U - shift);
   }
 
-  /// Whether the unit at `next` has arrived.
+  /// Whether the segment at `next` has arrived.
   bool ready() const { return (bits_[(next_ / 64U) % kWords] >> (next_ % 64U) & 1U) != 0; }
 
-  /// Passes the unit at `next`, which has taken effect.
+  /// Passes the segment at `next`, which has taken effect.
   void advance() {
     bits_[(next_ / 64U) % kWords] &= ~(std::uint64_t{1} << (next_ % 64U));
     ++next_;

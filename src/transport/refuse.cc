@@ -18,7 +18,7 @@ static_assert(wire::kRecordsAt + wire::record_bytes(kMostRuns * sizeof(wire::Ref
 constexpr std::size_t kMostRefusals =
     wire::kMaxWindow * ((wire::kFrameBytes - wire::kRecordsAt) / sizeof(wire::RecordHeader));
 
-/// An operation with which so many links broke, a piece of it alone on each, is at fault.
+/// An operation with which so many links broke, a chunk of it alone on each, is at fault.
 constexpr std::uint8_t kMostTrials = 3;
 
 /// Whether the record begins an operation of the caller's that has a number.
@@ -34,22 +34,23 @@ bool numbered(const wire::RecordReader::Record& record) {
 
 // ---- At the target ----
 
-FailureCause Engine::refusal_cause(const Exposure* exposure, const wire::RecordReader::Record& record) {
-  if (exposure == nullptr) return FailureCause::not_exposed;
+FailureCause Engine::refusal_cause(const ExposedRegion* exposed_region, const wire::RecordReader::Record& record) {
+  if (exposed_region == nullptr) return FailureCause::not_exposed;
   switch (record.header.kind) {
     case wire::RecordKind::put:
       return FailureCause::out_of_range;
     case wire::RecordKind::signal:
       if (record.body.size() != sizeof(std::uint64_t)) return FailureCause::malformed;
-      return record.header.offset >= exposure->signals.size() ? FailureCause::out_of_range : FailureCause::unknown_code;
+      return record.header.offset >= exposed_region->signals.size() ? FailureCause::out_of_range
+                                                                    : FailureCause::unknown_code;
     case wire::RecordKind::atomic: {
       wire::AtomicBody body;
       if (record.body.size() != sizeof body) return FailureCause::malformed;
       std::memcpy(&body, record.body.data(), sizeof body);
       if (body.width != 4 && body.width != 8) return FailureCause::malformed;
-      const std::size_t room = exposure->memory.size();
+      const std::size_t room = exposed_region->memory.size();
       if (record.header.offset > room || room - record.header.offset < body.width) return FailureCause::out_of_range;
-      const auto address = reinterpret_cast<std::uintptr_t>(exposure->memory.data()) + record.header.offset;
+      const auto address = reinterpret_cast<std::uintptr_t>(exposed_region->memory.data()) + record.header.offset;
       return address % body.width != 0 ? FailureCause::misaligned : FailureCause::unknown_code;
     }
     default:
@@ -57,7 +58,7 @@ FailureCause Engine::refusal_cause(const Exposure* exposure, const wire::RecordR
   }
 }
 
-/// Its unit is not acknowledged before the origin knows.
+/// Its segment is not acknowledged before the origin knows.
 void Engine::refuse(Flow& flow, std::uint32_t sequence, std::uint32_t record, std::uint32_t count, FailureCause cause) {
   if (count == 0) return;
   if (!flow.refusals.empty()) {
@@ -133,21 +134,22 @@ void Engine::on_refused(Flow& flow, std::span<const std::byte> body) {
     ++counts_.dropped_malformed;
     return;
   }
-  const Unit* unit = flow.unacknowledged.head();
+  const Segment* segment = flow.unacknowledged.head();
   for (; !body.empty(); body = body.subspan(sizeof(wire::RefusedRecords))) {
     wire::RefusedRecords refused;
     std::memcpy(&refused, body.data(), sizeof refused);
-    while (unit != nullptr && static_cast<std::int32_t>(unit->sequence - refused.sequence) < 0) unit = unit->next;
+    while (segment != nullptr && static_cast<std::int32_t>(segment->sequence - refused.sequence) < 0)
+      segment = segment->next;
     // Else it came twice, and is known.
-    if (unit != nullptr && unit->sequence == refused.sequence) fail_records(flow, *unit, refused);
+    if (segment != nullptr && segment->sequence == refused.sequence) fail_records(flow, *segment, refused);
     flow.confirmed = refused.pack();
   }
   flow.confirm = true;
   tend_refusals(flow);
 }
 
-void Engine::fail_records(Flow& flow, const Unit& unit, const wire::RefusedRecords& refused) {
-  const Operation& operation = *unit.operation;
+void Engine::fail_records(Flow& flow, const Segment& segment, const wire::RefusedRecords& refused) {
+  const Operation& operation = *segment.operation;
   if (operation.kind != Operation::Kind::frame) {
     ++counts_.dropped_malformed;
     return;
@@ -164,7 +166,7 @@ void Engine::fail_records(Flow& flow, const Unit& unit, const wire::RefusedRecor
     if (numbered(*record)) current = number++;
     if (index < refused.first || index >= refused.first + std::uint32_t{refused.count}) continue;
     if (record->joined || numbered(*record)) {
-      note_failure(flow, current, unit.sequence, cause);
+      note_failure(flow, current, segment.sequence, cause);
     } else if (record->header.kind == wire::RecordKind::atomic) {
       wire::AtomicBody body;
       std::memcpy(&body, record->body.data(), sizeof body);
@@ -208,32 +210,32 @@ void Engine::fail_operation(Operation& operation, FailureCause cause, std::uint3
     header.detail |= wire::kFailedMessage;
   } else {
     header.kind = wire::RecordKind::nothing;
-    header.exposure = 0;
+    header.exposed_region = 0;
   }
   std::memcpy(record, &header, sizeof header);
   operation.companion = nullptr;
 }
 
-/// Makes the frame that goes in the unit's place, so that its number is filled. False: no buffer now.
-bool Engine::make_void(Unit& unit) {
-  if (unit.voided) return true;
+/// Makes the frame that goes in the segment's place, so that its number is filled. False: no buffer now.
+bool Engine::make_void(Segment& segment) {
+  if (segment.voided) return true;
   memory::Buffer* const buffer = frames_->take();
   if (buffer == nullptr) return false;
   wire::RecordHeader record{wire::RecordKind::nothing, 0, 0, 0, 0};
-  const Operation& operation = *unit.operation;
+  const Operation& operation = *segment.operation;
   if (operation.companion != nullptr) {
     // Its signal is on its way. The target has it or will, and waits for this before it is applied.
-    const Unit* after = operation.flow->unacknowledged.head();
+    const Segment* after = operation.flow->unacknowledged.head();
     while (after != nullptr && after->operation != operation.companion) after = after->next;
     if (after != nullptr) {
-      record.exposure = 1;
+      record.exposed_region = 1;
       record.offset = after->sequence;
     }
   }
   buffer->bytes = wire::kRecordsAt;
   wire::FrameWriter::append(buffer->data, buffer->bytes, record);
-  unit.void_frame = buffer;
-  unit.voided = true;
+  segment.void_frame = buffer;
+  segment.voided = true;
   return true;
 }
 
@@ -246,63 +248,63 @@ bool Engine::post_void(Flow& flow, Operation& operation) {
     operation.whole = true;
     if (operation.unfinished != 0) return true;
     finish_operation(&operation);
-    if (operation.units == 0) release_operation(&operation);
+    if (operation.segments == 0) release_operation(&operation);
     return true;
   }
   Link* const link = flow.may_send(window_) ? choose_for_frame(flow, true, 0) : nullptr;
-  Unit* const unit = link != nullptr ? units_.take() : nullptr;
-  if (unit == nullptr) return false;
-  unit->tag = static_cast<std::uint8_t>(Tag::unit);
-  unit->operation = &operation;
-  unit->offset = operation.started;
-  unit->sequence = flow.next_sequence;
-  const fabric::Post answer = make_void(*unit) ? post_unit(flow, *unit, *link) : fabric::Post::busy;
+  Segment* const segment = link != nullptr ? segments_.take() : nullptr;
+  if (segment == nullptr) return false;
+  segment->tag = static_cast<std::uint8_t>(Tag::segment);
+  segment->operation = &operation;
+  segment->offset = operation.started;
+  segment->sequence = flow.next_sequence;
+  const fabric::Post answer = make_void(*segment) ? post_segment(flow, *segment, *link) : fabric::Post::busy;
   if (answer != fabric::Post::posted) {
-    if (unit->void_frame != nullptr) frames_->give(unit->void_frame);
-    units_.give(unit);
+    if (segment->void_frame != nullptr) frames_->give(segment->void_frame);
+    segments_.give(segment);
     if (answer == fabric::Post::failed) post_failed(flow, *link);
     return false;
   }
   ++flow.next_sequence;
-  flow.unacknowledged.push(unit);
+  flow.unacknowledged.push(segment);
   flow.queue.pop();
   --flow.queued;
   operation.whole = true;
-  ++operation.units;
+  ++operation.segments;
   ++operation.unfinished;
   return true;
 }
 
 /// The link that carried it broke, the target lacks it, and the rail cannot tell why.
-void Engine::note_fault(Unit& unit) {
-  Operation& operation = *unit.operation;
-  if (operation.kind == Operation::Kind::frame || unit.voided) return;
-  ++unit.faults;
+void Engine::note_fault(Segment& segment) {
+  Operation& operation = *segment.operation;
+  if (operation.kind == Operation::Kind::frame || segment.voided) return;
+  ++segment.faults;
   operation.doubted = true;
-  if (unit.alone && !operation.cleared) ++operation.faults;
-  if (operation.faults >= kMostTrials || unit.faults > kMostTrials)
-    fail_operation(operation, FailureCause::bad_memory, unit.sequence);
+  if (segment.alone && !operation.cleared) ++operation.faults;
+  if (operation.faults >= kMostTrials || segment.faults > kMostTrials)
+    fail_operation(operation, FailureCause::bad_memory, segment.sequence);
 }
 
-/// A link for a piece that may have broken the last one: alone on it, so that nothing else can be blamed, or suffer.
-Link* Engine::isolate(Flow& flow, const Unit& unit) {
-  if (unit.operation->on_trial && !unit.alone) return nullptr;  // one of its pieces at a time
+/// A link for a chunk that may have broken the last one: alone on it, so that nothing else can be blamed, or suffer.
+Link* Engine::isolate(Flow& flow, const Segment& segment) {
+  if (segment.operation->on_trial && !segment.alone) return nullptr;  // one of its chunks at a time
   Link* best = nullptr;
   for (Link& link : flow.route->links) {
-    if (!link.up() || (link.sole != nullptr && link.sole != &unit)) continue;
-    if (best == nullptr || link.sole == &unit || link.bytes_in_flight() < best->bytes_in_flight()) best = &link;
-    if (link.sole == &unit) break;
+    if (!link.up() || (link.sole != nullptr && link.sole != &segment)) continue;
+    if (best == nullptr || link.sole == &segment || link.bytes_in_flight() < best->bytes_in_flight()) best = &link;
+    if (link.sole == &segment) break;
   }
   if (best == nullptr) return nullptr;
-  best->sole = &unit;  // nothing more is put there
+  best->sole = &segment;  // nothing more is put there
   return best->bytes_in_flight() == 0 ? best : nullptr;
 }
 
-/// The unit is done with, or no link has it.
-void Engine::end_isolation(Unit& unit) {
-  if (unit.alone) unit.operation->on_trial = false;
-  for (Link& link : unit.operation->flow->route->links) {
-    if (link.sole == &unit) link.sole = nullptr;
+/// The segment is done with, or no link has it.
+void Engine::end_isolation(Segment& segment) {
+  if (segment.alone) segment.operation->on_trial = false;
+  for (Link& link : segment.operation->flow->route->links) {
+    if (link.sole == &segment) link.sole = nullptr;
   }
 }
 

@@ -21,27 +21,27 @@ Route* Registry::add(std::unique_ptr<Route> route) {
 
 void Registry::remove(Route& route) {
   inbound_.erase(route.name.in);
-  const auto place = by_key_.find(route.key);
-  std::erase(place->second, &route);
-  if (place->second.empty()) by_key_.erase(place);
+  const auto entry = by_key_.find(route.key);
+  std::erase(entry->second, &route);
+  if (entry->second.empty()) by_key_.erase(entry);
   std::erase_if(routes_, [&route](const auto& each) { return each.get() == &route; });
 }
 
 Route* Registry::find(const RouteKey& key) const {
-  const auto place = by_key_.find(key);
-  if (place == by_key_.end()) return nullptr;
+  const auto entry = by_key_.find(key);
+  if (entry == by_key_.end()) return nullptr;
   Route* found = nullptr;
-  for (Route* route : place->second) {
+  for (Route* route : entry->second) {
     if (route->may_be_joined() && (found == nullptr || route->instance < found->instance)) found = route;
   }
   return found;
 }
 
 Route* Registry::known(const RouteKey& key, std::uint64_t instance) const {
-  const auto place = by_key_.find(key);
-  if (place == by_key_.end()) return nullptr;
-  const auto found = std::ranges::find(place->second, instance, &Route::instance);
-  return found == place->second.end() ? nullptr : *found;
+  const auto entry = by_key_.find(key);
+  if (entry == by_key_.end()) return nullptr;
+  const auto found = std::ranges::find(entry->second, instance, &Route::instance);
+  return found == entry->second.end() ? nullptr : *found;
 }
 
 Route* Registry::find(const RouteKey& key, std::uint64_t instance) const {

@@ -32,7 +32,7 @@ void Engine::close_flow(Flow& flow) {
   std::erase_if(fence_requests_, [&flow](const FenceRequest& request) { return request.flow == &flow; });
   if (flow.heard) --heard_flows_;
   Route& route = *flow.route;
-  if (speaker(route) == nullptr && !route.closing) {
+  if (control_flow(route) == nullptr && !route.closing) {
     route.closing = true;
     ++leaving_;
     for (Link& link : route.links) drop_link(link);

@@ -46,29 +46,30 @@ void Engine::take_back(const std::function<bool(const Operation&)>& chosen) {
   operations_.for_each([&](Operation& operation) {
     if (operation.flow == nullptr || !chosen(operation)) return;
     operation.withdrawn = true;
-    // What is not whole still waits to be sent. What is may have arrived: only a piece that must go out again fails it.
+    // What is not whole still waits to be sent. What is may have arrived: only a chunk that must go out again fails it.
     if (!operation.whole) fail_operation(operation, FailureCause::deregistered, operation.flow->next_sequence);
   });
-  take_back_units(chosen);
+  take_back_segments(chosen);
 }
 
-/// A rail lets go of a piece when its link ends: that is the only way that every driver has.
-void Engine::take_back_units(const std::function<bool(const Operation&)>& chosen) {
-  std::vector<const Unit*> waiting;
-  units_.for_each([&](const Unit& unit) {
-    if (unit.operation != nullptr && unit.posted && !unit.voided && chosen(*unit.operation)) waiting.push_back(&unit);
+/// A rail lets go of a chunk when its link ends: that is the only way that every driver has.
+void Engine::take_back_segments(const std::function<bool(const Operation&)>& chosen) {
+  std::vector<const Segment*> waiting;
+  segments_.for_each([&](const Segment& segment) {
+    if (segment.operation != nullptr && segment.posted && !segment.voided && chosen(*segment.operation))
+      waiting.push_back(&segment);
   });
-  for (const Unit* unit : waiting) {
-    Route& route = *unit->operation->flow->route;
-    Link& link = route.links[unit->link];
-    if (unit->epoch != link.health.epoch || !link.up()) continue;  // that link has ended already
+  for (const Segment* segment : waiting) {
+    Route& route = *segment->operation->flow->route;
+    Link& link = route.links[segment->link];
+    if (segment->epoch != link.health.epoch || !link.up()) continue;  // that link has ended already
     fail_link(route, link, LossCause::revoked, "");
     drop_link(link);  // where nobody is left who would have it made anew
   }
-  const auto held = [](const Unit* unit) { return unit->posted; };
+  const auto held = [](const Segment* segment) { return segment->posted; };
   for (int look = 0; std::ranges::any_of(waiting, held); ++look) {
     if (look == kMostLooks) {
-      log_error("memory is taken back though {} pieces of it did not come back from their rails",
+      log_error("memory is taken back though {} chunks of it did not come back from their rails",
                 std::ranges::count_if(waiting, held));
       return;
     }

@@ -18,7 +18,7 @@ struct Flow;
 /// A ping to be answered.
 struct Pong {
   std::uint32_t round = 0;
-  std::uint64_t place = 0;
+  std::uint64_t ends = 0;
   bool thorough = false;        ///< not before everything has been read that had come before the ping
   std::uint64_t came_with = 0;  ///< the poll of all rails that brought the ping
 };
@@ -75,17 +75,17 @@ struct Route {
   RouteKey key;
   std::uint64_t instance = 0;  ///< made anew with every route: both ends mean the same one
   std::vector<Link> links;
-  std::vector<InboundLink> inbound;   ///< every link that the peer may have to us
-  std::size_t max_write = 0;          ///< longest piece that every link can carry
-  std::vector<Flow*> flows;           ///< who shares it
-  std::uint32_t bulk_flows = 0;       ///< of them, those with pieces in flight
-  std::uint64_t bytes_in_flight = 0;  ///< of all pieces
-  bool moved_by_us = false;           ///< a rail of its links moves bytes only while this process polls
-  const Flow* mouse = nullptr;        ///< the last flow that spoke and moves no pieces: compared, never followed
-  std::int64_t mouse_at = 0;          ///< when it spoke
-  Loss loss;                          ///< the peer is being given up
-  bool over = false;                  ///< the peer is lost or has left: nothing will ever go this way again
-  bool closing = false;               ///< its last flow is gone; waits for what the rails still hold
+  std::vector<InboundLink> inbound;    ///< every link that the peer may have to us
+  std::size_t max_write = 0;           ///< longest chunk that every link can carry
+  std::vector<Flow*> flows;            ///< who shares it
+  std::uint32_t bulk_flows = 0;        ///< of them, those with chunks in flight
+  std::uint64_t bytes_in_flight = 0;   ///< of all chunks
+  bool moved_by_us = false;            ///< a rail of its links moves bytes only while this process polls
+  const Flow* latency_flow = nullptr;  ///< the last flow that spoke and moves no chunks: compared, never followed
+  std::int64_t latency_flow_at = 0;    ///< when it spoke
+  Loss loss;                           ///< the peer is being given up
+  bool over = false;                   ///< the peer is lost or has left: nothing will ever go this way again
+  bool closing = false;                ///< its last flow is gone; waits for what the rails still hold
 
   // Health. Times are the engine's health clock.
   std::vector<Pong> pongs;
@@ -97,7 +97,7 @@ struct Route {
   std::int64_t owed_since = 0;       ///< when the peer last had nothing to answer
   std::int64_t renewed_for = 0;      ///< the silence after that moment for which the links were made anew
   std::int64_t concerned_since = 0;  ///< one of the peer's links to us ended: is it still there? 0: no doubt
-  bool acquainted = false;           ///< the peer has answered: it knows this route, and says goodbye when it leaves
+  bool handshake_done = false;       ///< the peer has answered: it knows this route, and says goodbye when it leaves
   bool leaving = false;              ///< the peer has said goodbye; what it sent before may still be on its way
   bool leave_heard = false;          ///< the peer has heard our goodbye
   bool stalled = false;              ///< the peer's process lives and does not answer

@@ -1,7 +1,8 @@
 /// Sleeping in the kernel while there is nothing to do. One thread at a time *leads*: it arms the rails and sleeps on
 /// their descriptors and on a bell that callers ring. Others *follow*: they sleep until a pass has brought something.
 /// Nobody leads while another thread makes passes: a poll takes the rails' alarms away, so a pass ends the lead of
-/// whoever sleeps. A sleeper never waits for the baton: its holder makes a pass, and may make one after the other.
+/// whoever sleeps. A sleeper never waits for the progress lock: its holder makes a pass, and may make one after the
+/// other.
 ///
 /// A leader that waits for nothing itself (the progress thread) is not woken at once by callers who submit or make
 /// passes: most of them wait for what follows and need no help. Its timer wakes it a moment later.
@@ -11,9 +12,9 @@
 /// wakes those who follow. A process that ends between the two leaves a sleeper to its next look at the
 /// links.
 ///
-/// No wake-up is lost. What the engine's state depends on is changed with the baton held, and so is the leader's
-/// decision to sleep. What callers leave without the baton is looked for after `sleeping_` was set; they look at
-/// `sleeping_` after they have left it.
+/// No wake-up is lost. What the engine's state depends on is changed with the progress lock held, and so is the
+/// leader's decision to sleep. What callers leave without the progress lock is looked for after `sleeping_` was set;
+/// they look at `sleeping_` after they have left it.
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -114,7 +115,7 @@ bool Engine::rest(std::int64_t idle, std::int64_t left, bool& insist, Sleepers* 
 /// How long nothing needs to be done if nobody says anything.
 std::int64_t Engine::next_look() const {
   const bool unfinished = !active_.empty() || !reporting_.empty() || !ready_.empty() || !noticing_.empty() ||
-                          !refusing_.empty() || !losing_.empty() || !fence_requests_.empty() || !rumours_.empty() ||
+                          !refusing_.empty() || !losing_.empty() || !fence_requests_.empty() || !gossip_.empty() ||
                           leaving_ != 0;
   std::int64_t longest = kLongestSleep;
   if (unfinished) {
@@ -153,8 +154,8 @@ Engine::Slept Engine::sleep(std::int64_t nanoseconds, std::uint64_t seen, bool i
   std::vector<pollfd> watched;
   std::uint64_t number = 0;
   {
-    if (!baton_.try_take()) return Slept::others_are;
-    const BatonHold hold(baton_, std::adopt_lock);
+    if (!progress_lock_.try_take()) return Slept::others_are;
+    const ProgressGuard hold(progress_lock_, std::adopt_lock);
     if (attended() || passes() != seen) return Slept::others_are;
     if (const Slept begun = lead(insist, nanoseconds, -1, also); begun != Slept::yes) return begun;
     number = leaders_.load(std::memory_order_relaxed);
@@ -169,11 +170,11 @@ Engine::Slept Engine::sleep(std::int64_t nanoseconds, std::uint64_t seen, bool i
   const auto over = [&] { return number != leaders_.load(std::memory_order_relaxed); };
   for (;;) {
     if (over()) return Slept::others_are;  // somebody makes passes, or one who sleeps outside has taken over
-    if (!baton_.try_take()) {
+    if (!progress_lock_.try_take()) {
       clock_->idle();
       continue;
     }
-    const BatonHold hold(baton_, std::adopt_lock);
+    const ProgressGuard hold(progress_lock_, std::adopt_lock);
     if (over()) return Slept::others_are;
     end_sleep(watched.front().revents != 0);
     return Slept::yes;
@@ -205,7 +206,7 @@ bool Engine::outside_is_late() const {
 }
 
 Result<std::vector<int>> Engine::watch_descriptors() {
-  const BatonHold hold(baton_);
+  const ProgressGuard hold(progress_lock_);
   if (auto opened = open_bell(); !opened) return std::move(opened.error());
   std::vector<int> all{bell_.get()};
   for (const fabric::Rail* rail : rail_views_)
@@ -255,7 +256,7 @@ void Engine::tell_followers() {
 
 void Engine::wake_peer(int peer) {
   if (peer == rank_) return nudge();
-  const BatonHold hold(baton_);
+  const ProgressGuard hold(progress_lock_);
   const Flow* const known = existing_flow(peer);
   if (known == nullptr || known->failed.load(std::memory_order_relaxed)) return;
   ++counts_.direct_wakes;

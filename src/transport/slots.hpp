@@ -35,7 +35,7 @@ class Slots {
     const std::uint32_t index = free_.back();
     free_.pop_back();
     slots_[index].content = content;
-    // The baton's holder is the only writer.
+    // The progress lock's holder is the only writer.
     taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     slots_[index].number.store(taken_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     return index;

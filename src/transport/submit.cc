@@ -14,8 +14,8 @@ constexpr std::uint32_t kMostFrames = 1024;
 }  // namespace
 
 void Engine::count_outstanding(Flow& flow, std::int64_t change) {
-  // The baton's holder is the only writer: plain loads and stores, no locked instruction. Release: whoever reads
-  // "nothing outstanding" sees everything those operations did.
+  // The progress lock's holder is the only writer: plain loads and stores, no locked instruction. Release: whoever
+  // reads "nothing outstanding" sees everything those operations did.
   const auto delta = static_cast<std::uint64_t>(change);
   flow.outstanding.store(flow.outstanding.load(std::memory_order_relaxed) + delta, std::memory_order_release);
   outstanding_.store(outstanding_.load(std::memory_order_relaxed) + delta, std::memory_order_release);
@@ -78,7 +78,7 @@ Operation* Engine::queue_frame(Flow& flow) {
 void Engine::append_put(Operation& frame, const PutRecord& put) {
   std::byte* body = wire::FrameWriter::append(
       frame.frame->data, frame.frame->bytes,
-      {wire::RecordKind::put, 0, static_cast<std::uint16_t>(put.bytes.size()), put.exposure, put.offset});
+      {wire::RecordKind::put, 0, static_cast<std::uint16_t>(put.bytes.size()), put.exposed_region, put.offset});
   std::memcpy(body, put.bytes.data(), put.bytes.size());
   ++frame.records;
 }
@@ -87,7 +87,7 @@ void Engine::append_signal(Operation& frame, const SignalRecord& signal, bool jo
   const auto kind = joined ? wire::joined(wire::RecordKind::signal) : wire::RecordKind::signal;
   std::byte* body = wire::FrameWriter::append(
       frame.frame->data, frame.frame->bytes,
-      {kind, static_cast<std::uint8_t>(signal.op), sizeof signal.value, signal.exposure, signal.index});
+      {kind, static_cast<std::uint8_t>(signal.op), sizeof signal.value, signal.exposed_region, signal.index});
   std::memcpy(body, &signal.value, sizeof signal.value);
   ++frame.records;
 }
@@ -146,7 +146,7 @@ bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ti
   }
   std::byte* body = wire::FrameWriter::append(frame->frame->data, frame->frame->bytes,
                                               {wire::RecordKind::atomic, static_cast<std::uint8_t>(atomic.op),
-                                               sizeof wire_body, atomic.exposure, atomic.offset});
+                                               sizeof wire_body, atomic.exposed_region, atomic.offset});
   std::memcpy(body, &wire_body, sizeof wire_body);
   ++frame->records;
   push(flow);

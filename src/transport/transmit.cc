@@ -17,21 +17,21 @@ constexpr std::uint32_t kEagerFrames = 2;
 constexpr std::uint32_t kMostFrames = 64;
 /// A frame with less room than this is full.
 constexpr std::size_t kFullMargin = 128;
-/// Units that took effect before an acknowledgement leaves even while more are arriving.
+/// Segments that took effect before an acknowledgement leaves even while more are arriving.
 constexpr std::uint32_t kReportEvery = 32;
 /// Acknowledgements in flight on a link: one that swallows them must not take them all.
 constexpr std::uint32_t kMostReports = 8;
 /// More than any load: a suspected link is the last choice.
 constexpr double kSuspectLoad = 1e9;
-/// A piece that was lost so often is not the rails' fault.
+/// A chunk that was lost so often is not the rails' fault.
 constexpr std::uint8_t kMostAttempts = 100;
-/// Beside a mouse one piece of this size is in flight on a route: whatever a rail copies while it is polled, the mouse
-/// waits for.
-constexpr std::uint32_t kBesideMouse = 24 * 1024;
-/// A flow with so many small messages and no piece between them is a mouse.
-constexpr std::uint32_t kMouseMessages = 16;
+/// Beside a latency-sensitive flow one chunk of this size is in flight on a route: whatever a rail copies while it is
+/// polled, the latency-sensitive flow waits for.
+constexpr std::uint32_t kBesideLatencyFlow = 24 * 1024;
+/// A flow with so many small messages and no chunk between them is latency-sensitive.
+constexpr std::uint32_t kLatencyFlowMessages = 16;
 /// So long after it spoke the way is kept free for it.
-constexpr std::int64_t kMouseNanoseconds = 5'000'000;
+constexpr std::int64_t kLatencyFlowNanoseconds = 5'000'000;
 
 }  // namespace
 
@@ -85,7 +85,7 @@ bool Engine::start_operation(Flow& flow, Operation& operation) {
     if (static_cast<std::int32_t>(flow.acknowledged - flow.fence_sequence) < 0) return false;
     flow.fence_active = false;
   }
-  return operation.kind == Operation::Kind::atomic ? post_atomic(flow, operation) : post_piece(flow, operation);
+  return operation.kind == Operation::Kind::atomic ? post_atomic(flow, operation) : post_chunk(flow, operation);
 }
 
 void Engine::queue_replies(Flow& flow) {
@@ -121,7 +121,7 @@ void Engine::queue_replies(Flow& flow) {
 }
 
 /// The least loaded link that has room and was not tried yet; among equals the first from `first` on. What is lost with
-/// a link waits for a fence: while there is a link that nobody suspects, new units wait for that one.
+/// a link waits for a fence: while there is a link that nobody suspects, new segments wait for that one.
 template <typename HasRoom>
 Link* Engine::choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room) {
   Link* best = nullptr;
@@ -152,28 +152,28 @@ Link* Engine::choose_for_frame(Flow& flow, bool full, Tried tried, bool suspects
 }
 
 void Engine::note_small(Flow& flow) const {
-  if (++flow.lone_messages < kMouseMessages) return;
-  flow.route->mouse = &flow;
-  flow.route->mouse_at = now_;
+  if (++flow.lone_messages < kLatencyFlowMessages) return;
+  flow.route->latency_flow = &flow;
+  flow.route->latency_flow_at = now_;
 }
 
-void Engine::note_piece(Flow& flow) const {
+void Engine::note_chunk(Flow& flow) const {
   flow.lone_messages = 0;
-  if (flow.route->mouse == &flow) flow.route->mouse = nullptr;
+  if (flow.route->latency_flow == &flow) flow.route->latency_flow = nullptr;
 }
 
-bool Engine::beside_mouse(const Flow& flow) const {
+bool Engine::beside_latency_flow(const Flow& flow) const {
   const Route& route = *flow.route;
-  return route.mouse != nullptr && route.mouse != &flow && route.moved_by_us &&
-         now_ - route.mouse_at < kMouseNanoseconds;
+  return route.latency_flow != nullptr && route.latency_flow != &flow && route.moved_by_us &&
+         now_ - route.latency_flow_at < kLatencyFlowNanoseconds;
 }
 
-/// The link for the next piece. Flows that share a link have equal parts of what may be in flight on it; one that has
+/// The link for the next chunk. Flows that share a link have equal parts of what may be in flight on it; one that has
 /// nothing there yet need not wait for the others.
-Link* Engine::choose_for_piece(Flow& flow, Tried tried) const {
-  if (flow.route->bytes_in_flight != 0 && beside_mouse(flow)) return nullptr;
+Link* Engine::choose_for_chunk(Flow& flow, Tried tried) const {
+  if (flow.route->bytes_in_flight != 0 && beside_latency_flow(flow)) return nullptr;
   const std::uint64_t flows = std::max(flow.route->bulk_flows, 1U);
-  return choose(flow, flow.first_piece, tried, false, [flows](const Link& link, const Share& share) {
+  return choose(flow, flow.first_chunk, tried, false, [flows](const Link& link, const Share& share) {
     return link.sole == nullptr && (share.bytes == 0 || (link.has_room() && share.bytes < link.window() / flows));
   });
 }
@@ -199,48 +199,47 @@ void Engine::write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, st
   header.limit = grant(flow);
   header.bytes = bytes;
   std::memcpy(frame, &header, sizeof header);
-  std::memset(frame + sizeof header, 0, wire::kRecordsAt - sizeof header);
 }
 
 bool Engine::post_frame(Flow& flow, Operation& operation) {
   if (!flow.may_send(window_)) return false;
   memory::Buffer& buffer = *operation.frame;
   const bool full = operation.next != nullptr || buffer.bytes + kFullMargin > wire::kFrameBytes;
-  Unit* unit = nullptr;
+  Segment* segment = nullptr;
   Link* link = nullptr;
-  for (Tried tried = 0; unit == nullptr; tried |= Tried{1} << flow.route->index_of(*link)) {
+  for (Tried tried = 0; segment == nullptr; tried |= Tried{1} << flow.route->index_of(*link)) {
     link = choose_for_frame(flow, full, tried);
-    unit = link != nullptr ? units_.take() : nullptr;
-    if (unit == nullptr) return false;
-    unit->tag = static_cast<std::uint8_t>(Tag::unit);
-    unit->operation = &operation;
-    unit->bytes = buffer.bytes;
-    unit->sequence = flow.next_sequence;
-    const fabric::Post answer = post_unit(flow, *unit, *link);
+    segment = link != nullptr ? segments_.take() : nullptr;
+    if (segment == nullptr) return false;
+    segment->tag = static_cast<std::uint8_t>(Tag::segment);
+    segment->operation = &operation;
+    segment->bytes = buffer.bytes;
+    segment->sequence = flow.next_sequence;
+    const fabric::Post answer = post_segment(flow, *segment, *link);
     if (answer == fabric::Post::posted) break;
-    units_.give(std::exchange(unit, nullptr));
+    segments_.give(std::exchange(segment, nullptr));
     if (answer == fabric::Post::failed) {
       post_failed(flow, *link);
       return false;
     }
   }
   ++flow.next_sequence;
-  flow.unacknowledged.push(unit);
+  flow.unacknowledged.push(segment);
   flow.queue.pop();
   --flow.queued;
   operation.whole = true;
-  operation.units = operation.unfinished = 1;
+  operation.segments = operation.unfinished = 1;
   return true;
 }
 
-bool Engine::post_piece(Flow& flow, Operation& operation) {
+bool Engine::post_chunk(Flow& flow, Operation& operation) {
   if (operation.kind == Operation::Kind::write && !flow.may_send(window_)) return false;
   for (Tried tried = 0;;) {
-    Link* link = choose_for_piece(flow, tried);
+    Link* link = choose_for_chunk(flow, tried);
     if (link == nullptr) return false;
-    switch (post_piece_on(flow, operation, *link)) {
+    switch (post_chunk_on(flow, operation, *link)) {
       case fabric::Post::posted:
-        flow.first_piece = (flow.route->index_of(*link) + 1U) % static_cast<std::uint32_t>(flow.shares.size());
+        flow.first_chunk = (flow.route->index_of(*link) + 1U) % static_cast<std::uint32_t>(flow.shares.size());
         return true;
       case fabric::Post::failed:
         post_failed(flow, *link);
@@ -259,7 +258,7 @@ bool Engine::post_atomic(Flow& flow, Operation& operation) {
     if (chosen == nullptr || link.remote_rail() < chosen->remote_rail()) chosen = &link;
   }
   if (chosen != nullptr && chosen->up()) {
-    const fabric::Post answer = post_piece_on(flow, operation, *chosen);
+    const fabric::Post answer = post_chunk_on(flow, operation, *chosen);
     if (answer == fabric::Post::failed) post_failed(flow, *chosen);
     return answer == fabric::Post::posted;
   }
@@ -271,30 +270,30 @@ bool Engine::post_atomic(Flow& flow, Operation& operation) {
   return true;
 }
 
-fabric::Post Engine::post_piece_on(Flow& flow, Operation& operation, Link& link) {
-  Unit* unit = units_.take();
-  if (unit == nullptr) return fabric::Post::busy;
+fabric::Post Engine::post_chunk_on(Flow& flow, Operation& operation, Link& link) {
+  Segment* segment = segments_.take();
+  if (segment == nullptr) return fabric::Post::busy;
   const std::uint64_t left = operation.bytes - operation.started;
   // A remainder shorter than half a chunk rides along rather than on its own.
-  const std::uint32_t chunk = beside_mouse(flow) ? std::min(link.chunk(), kBesideMouse) : link.chunk();
+  const std::uint32_t chunk = beside_latency_flow(flow) ? std::min(link.chunk(), kBesideLatencyFlow) : link.chunk();
   const bool last = left <= chunk + chunk / 2 && left <= flow.route->max_write;
-  unit->tag = static_cast<std::uint8_t>(Tag::unit);
-  unit->operation = &operation;
-  unit->offset = operation.started;
-  unit->bytes = static_cast<std::uint32_t>(last ? left : std::min<std::uint64_t>(left, chunk));
-  unit->sequence = flow.next_sequence;
-  const fabric::Post answer = post_unit(flow, *unit, link);
+  segment->tag = static_cast<std::uint8_t>(Tag::segment);
+  segment->operation = &operation;
+  segment->offset = operation.started;
+  segment->bytes = static_cast<std::uint32_t>(last ? left : std::min<std::uint64_t>(left, chunk));
+  segment->sequence = flow.next_sequence;
+  const fabric::Post answer = post_segment(flow, *segment, link);
   if (answer != fabric::Post::posted) {
-    units_.give(unit);
+    segments_.give(segment);
     return answer;
   }
-  ++operation.units;
+  ++operation.segments;
   ++operation.unfinished;
-  operation.started += unit->bytes;
+  operation.started += segment->bytes;
   if (operation.kind == Operation::Kind::write) {
     ++flow.next_sequence;
-    flow.unacknowledged.push(unit);
-  } else if (unit->offset == 0) {
+    flow.unacknowledged.push(segment);
+  } else if (segment->offset == 0) {
     ++flow.out_of_sequence;
   }
   if (operation.started == operation.bytes) {
@@ -305,24 +304,24 @@ fabric::Post Engine::post_piece_on(Flow& flow, Operation& operation, Link& link)
   return answer;
 }
 
-/// Hands the unit to the link's rail and counts it there: the first time and every later one.
-fabric::Post Engine::post_unit(Flow& flow, Unit& unit, Link& link) {
-  const fabric::Post answer = hand_over(flow, unit, link);
+/// Hands the segment to the link's rail and counts it there: the first time and every later one.
+fabric::Post Engine::post_segment(Flow& flow, Segment& segment, Link& link) {
+  const fabric::Post answer = hand_over(flow, segment, link);
   if (answer != fabric::Post::posted) return answer;
-  unit.link = flow.route->index_of(link);
-  Share& share = flow.shares[unit.link];
-  unit.epoch = link.health.epoch;
-  unit.posted = true;
+  segment.link = flow.route->index_of(link);
+  Share& share = flow.shares[segment.link];
+  segment.epoch = link.health.epoch;
+  segment.posted = true;
   ++flow.posted;
-  unit.in_flight = true;
+  segment.in_flight = true;
   link.health.stood = true;
-  const Operation::Kind kind = unit.voided ? Operation::Kind::frame : unit.operation->kind;
+  const Operation::Kind kind = segment.voided ? Operation::Kind::frame : segment.operation->kind;
   if (kind != Operation::Kind::frame) {
-    share.bytes += unit.bytes;
+    share.bytes += segment.bytes;
     if (flow.bytes_in_flight == 0) ++flow.route->bulk_flows;
-    flow.bytes_in_flight += unit.bytes;
-    flow.route->bytes_in_flight += unit.bytes;
-    note_piece(flow);
+    flow.bytes_in_flight += segment.bytes;
+    flow.route->bytes_in_flight += segment.bytes;
+    note_chunk(flow);
   }
   RailStatistics& statistics = rail_states_[link.rail()].statistics;
   switch (kind) {
@@ -331,57 +330,57 @@ fabric::Post Engine::post_unit(Flow& flow, Unit& unit, Link& link) {
       ++share.frames;
       flow.unreported = 0;  // the header told the peer all
       ++statistics.frames_sent;
-      statistics.bytes_sent += unit.bytes;
+      statistics.bytes_sent += segment.bytes;
       break;
     case Operation::Kind::read:
     case Operation::Kind::atomic:
-      unit.stamp = link.piece_posted(unit.bytes, clock_->now());
+      segment.stamp = link.chunk_posted(segment.bytes, clock_->now());
       ++statistics.reads_sent;
       break;
     case Operation::Kind::write:
     case Operation::Kind::relaxed_write:
-      unit.stamp = link.piece_posted(unit.bytes, clock_->now());
+      segment.stamp = link.chunk_posted(segment.bytes, clock_->now());
       ++statistics.writes_sent;
-      statistics.bytes_sent += unit.bytes;
+      statistics.bytes_sent += segment.bytes;
       break;
   }
   return answer;
 }
 
-fabric::Post Engine::hand_over(Flow& flow, Unit& unit, Link& link) {
-  const Operation& operation = *unit.operation;
+fabric::Post Engine::hand_over(Flow& flow, Segment& segment, Link& link) {
+  const Operation& operation = *segment.operation;
   fabric::Rail& rail = *rails_[link.rail()];
   if (operation.kind == Operation::Kind::frame) {
     const memory::Buffer& buffer = *operation.frame;
-    write_header(flow, buffer.data, wire::FrameKind::sequenced, operation.records, unit.sequence, buffer.bytes);
-    return rail.send(link.remote(), buffer.piece(link.rail()), &unit);
+    write_header(flow, buffer.data, wire::FrameKind::sequenced, operation.records, segment.sequence, buffer.bytes);
+    return rail.send(link.remote(), buffer.chunk(link.rail()), &segment);
   }
-  if (unit.voided) {
-    const memory::Buffer& buffer = *unit.void_frame;
-    write_header(flow, buffer.data, wire::FrameKind::sequenced, 1, unit.sequence, buffer.bytes);
-    return rail.send(link.remote(), buffer.piece(link.rail()), &unit);
+  if (segment.voided) {
+    const memory::Buffer& buffer = *segment.void_frame;
+    write_header(flow, buffer.data, wire::FrameKind::sequenced, 1, segment.sequence, buffer.bytes);
+    return rail.send(link.remote(), buffer.chunk(link.rail()), &segment);
   }
   const RemoteKey& key = operation.remote.keys[link.remote_rail()];
-  const fabric::RemotePiece remote{link.remote(), key.base + operation.remote_offset + unit.offset, key.key};
+  const fabric::RemoteChunk remote{link.remote(), key.base + operation.remote_offset + segment.offset, key.key};
   if (operation.kind == Operation::Kind::atomic) {
-    fabric::LocalPiece result = operation.frame->piece(link.rail());
-    result.bytes = unit.bytes;
-    return rail.atomic(remote, operation.request, result, &unit);
+    fabric::LocalChunk result = operation.frame->chunk(link.rail());
+    result.bytes = segment.bytes;
+    return rail.atomic(remote, operation.request, result, &segment);
   }
-  fabric::LocalPiece local{operation.local + unit.offset, unit.bytes, nullptr};
+  fabric::LocalChunk local{operation.local + segment.offset, segment.bytes, nullptr};
   if (operation.region != nullptr) {
     local.descriptor = operation.region->on(link.rail()).descriptor[static_cast<std::size_t>(fabric::Lane::data)];
   }
-  if (operation.kind == Operation::Kind::read) return rail.read(remote, local, &unit);
+  if (operation.kind == Operation::Kind::read) return rail.read(remote, local, &segment);
   const bool ordered = operation.kind == Operation::Kind::write;
   fabric::WriteOptions options;
   options.with_immediate = ordered;
-  options.immediate = wire::Immediate{wire::Immediate::kChunk, flow.remote_id, unit.sequence}.pack();
+  options.immediate = wire::Immediate{wire::Immediate::kChunk, flow.remote_id, segment.sequence}.pack();
   // Balancing needs to know when bytes arrived, not when the sender's host has swallowed them; so does whoever keeps
-  // the way free for a mouse.
+  // the way free for a latency-sensitive flow.
   options.delivery_complete = rail.capabilities().delivery_complete &&
-                              (!ordered || flow.shares.size() > 1 || beside_mouse(flow) || unit.faults != 0);
-  return rail.write(remote, local, options, &unit);
+                              (!ordered || flow.shares.size() > 1 || beside_latency_flow(flow) || segment.faults != 0);
+  return rail.write(remote, local, options, &segment);
 }
 
 /// Posts again what a dead link has lost. It was granted when it first went out.
@@ -390,55 +389,55 @@ std::uint32_t Engine::replay(Flow& flow, std::uint32_t most) {
   std::size_t kept = 0;
   bool full = false;
   for (std::size_t i = 0; i < flow.replay.size(); ++i) {
-    Unit* const unit = flow.replay[i];
-    const bool patient = unit->faults != 0;  // one that waits to be alone on a link keeps nobody else
-    if (!full && posted < most && replay_unit(flow, *unit)) {
+    Segment* const segment = flow.replay[i];
+    const bool patient = segment->faults != 0;  // one that waits to be alone on a link keeps nobody else
+    if (!full && posted < most && replay_segment(flow, *segment)) {
       ++posted;
       continue;
     }
     if (flow.failed.load(std::memory_order_relaxed)) return posted;  // nothing is left of the list
     full |= !patient;
-    flow.replay[kept++] = unit;
+    flow.replay[kept++] = segment;
   }
   flow.replay.resize(kept);
   if (!flow.replay.empty() && flow.replay.front()->attempts >= kMostAttempts) {
-    const Unit& unit = *flow.replay.front();
+    const Segment& segment = *flow.replay.front();
     fail_flow(flow, Error(Status::rail_failed,
-                          fmt::format("a piece of {} bytes for {} was lost {} times over: giving up", unit.bytes,
-                                      flow.route->who, unit.attempts),
-                          {flow.peer, flow.route->links[unit.link].rail(), "replay", unit.sequence}));
+                          fmt::format("a chunk of {} bytes for {} was lost {} times over: giving up", segment.bytes,
+                                      flow.route->who, segment.attempts),
+                          {flow.peer, flow.route->links[segment.link].rail(), "replay", segment.sequence}));
   }
   return posted;
 }
 
-bool Engine::replay_unit(Flow& flow, Unit& unit) {
-  if (unit.attempts >= kMostAttempts) return false;
-  Operation& operation = *unit.operation;
-  if (operation.withdrawn) fail_operation(operation, FailureCause::deregistered, unit.sequence);
+bool Engine::replay_segment(Flow& flow, Segment& segment) {
+  if (segment.attempts >= kMostAttempts) return false;
+  Operation& operation = *segment.operation;
+  if (operation.withdrawn) fail_operation(operation, FailureCause::deregistered, segment.sequence);
   if (operation.failure != FailureCause::none) {
     if (!operation.sequenced()) {
-      finish_unit(&unit);
-      release_unit(&unit);
+      finish_segment(&segment);
+      release_segment(&segment);
       return true;
     }
-    if (!make_void(unit)) return false;
+    if (!make_void(segment)) return false;
   }
-  const bool frame = operation.kind == Operation::Kind::frame || unit.voided;
-  const bool alone = !frame && unit.faults != 0;
+  const bool frame = operation.kind == Operation::Kind::frame || segment.voided;
+  const bool alone = !frame && segment.faults != 0;
   for (Tried tried = 0;;) {
-    Link* link = frame ? choose_for_frame(flow, true, tried) : choose_for_piece(flow, tried);
-    if (alone) link = tried == 0 ? isolate(flow, unit) : nullptr;
+    Link* link = frame ? choose_for_frame(flow, true, tried) : choose_for_chunk(flow, tried);
+    if (alone) link = tried == 0 ? isolate(flow, segment) : nullptr;
     if (link == nullptr) return false;
-    unit.again = unit.lost = false;
-    const fabric::Post answer = post_unit(flow, unit, *link);
+    segment.again = segment.lost = false;
+    const fabric::Post answer = post_segment(flow, segment, *link);
     if (answer == fabric::Post::posted) {
-      unit.alone = alone;
+      segment.alone = alone;
       operation.on_trial |= alone;
-      ++unit.attempts;
-      ++counts_.units_replayed;
+      ++segment.attempts;
+      ++counts_.segments_replayed;
       return true;
     }
-    unit.again = true;
+    segment.again = true;
     if (answer == fabric::Post::failed) {
       post_failed(flow, *link);
       return false;
@@ -491,7 +490,7 @@ bool Engine::post_acknowledgement(Flow& flow) {
 bool Engine::post_report(Flow& flow, Link& link, memory::Buffer* buffer) {
   buffer->tag = static_cast<std::uint8_t>(Tag::report);
   buffer->owner = &link;
-  const fabric::Post answer = rails_[link.rail()]->send(link.remote(), buffer->piece(link.rail()), buffer);
+  const fabric::Post answer = rails_[link.rail()]->send(link.remote(), buffer->chunk(link.rail()), buffer);
   if (answer != fabric::Post::posted) {
     reports_->give(buffer);
     if (answer == fabric::Post::failed) post_failed(flow, link);

@@ -14,7 +14,7 @@ namespace railyard::transport::wire {
 static_assert(std::endian::native == std::endian::little, "wire structs are stored as they lie in memory");
 
 inline constexpr std::uint8_t kMagic = 0x52;
-inline constexpr std::uint8_t kVersion = 2;
+inline constexpr std::uint8_t kVersion = 3;
 /// The longest frame. Receive buffers have this size.
 inline constexpr std::size_t kFrameBytes = 4096;
 
@@ -31,15 +31,15 @@ struct FrameHeader {
   std::uint8_t reserved = 0;
   std::uint16_t flow = 0;  ///< the receiver's id of this flow
   std::uint16_t records = 0;
-  std::uint32_t session = 0;  ///< made from both identities: a restarted peer does not match
+  std::uint64_t session = 0;  ///< what both ends agreed on: neither a restarted peer nor a guess matches
   std::uint32_t sequence = 0;
-  std::uint32_t acknowledged = 0;  ///< every unit below this has taken effect at the sender of this frame
-  std::uint32_t limit = 0;         ///< the receiver of this frame may send units below this
+  std::uint32_t acknowledged = 0;  ///< every segment below this has taken effect at the sender of this frame
+  std::uint32_t limit = 0;         ///< the receiver of this frame may send segments below this
   std::uint32_t bytes = 0;         ///< of the frame, header included
 };
-static_assert(sizeof(FrameHeader) == 28);
+static_assert(sizeof(FrameHeader) == 32);
 /// Records start on an 8-byte boundary.
-inline constexpr std::size_t kRecordsAt = 32;
+inline constexpr std::size_t kRecordsAt = sizeof(FrameHeader);
 
 enum class RecordKind : std::uint8_t {
   put = 1,
@@ -49,17 +49,18 @@ enum class RecordKind : std::uint8_t {
   // In notices only.
   ping = 5,    ///< answer me: sent on the link it is about
   pong = 6,    ///< the answer, on any link
-  fence = 7,   ///< shut out this link's life and all before it
+  fence = 7,   ///< shut out this link's epoch and all before it
   fenced = 8,  ///< done; what has arrived is in the body
   leave = 9,   ///< this process closes its world
   lost = 10,   ///< a third process seems to be gone: see for yourself
   // In sequenced frames again.
-  message = 11,  ///< for whoever uses the flow: detail, exposure and offset are theirs
+  message = 11,  ///< for whoever uses the flow: detail, exposed region and offset are theirs
   // In notices.
   refused = 12,    ///< operations that the sender of this has refused to apply, oldest first: RefusedRecords
   confirmed = 13,  ///< the answer: known up to and including the one that `offset` names
   // In sequenced frames.
-  nothing = 14,  ///< in place of what failed at its origin. `exposure` 1: so has the first operation of frame `offset`
+  nothing =
+      14,  ///< in place of what failed at its origin. `exposed_region` 1: so has the first operation of frame `offset`
 };
 /// Set in a record's kind: it belongs to the same operation as the record before it.
 inline constexpr std::uint8_t kJoined = 0x80;
@@ -73,11 +74,11 @@ inline constexpr std::uint8_t kFailedMessage = 0x80;
 
 struct RecordHeader {
   RecordKind kind = RecordKind::put;
-  std::uint8_t detail = 0;     ///< signal: SignalOp; atomic: AtomicOp; reply: a FailureCause; ping: kPing flags;
-                               ///< fence: a LossCause
-  std::uint16_t length = 0;    ///< of the body that follows, before padding to 8
-  std::uint32_t exposure = 0;  ///< reply: the request's id; ping, pong: the round; fence, fenced: the epoch
-  std::uint64_t offset = 0;    ///< signal: index of the word; lost: the rank; other notices: a LinkPlace
+  std::uint8_t detail = 0;           ///< signal: SignalOp; atomic: AtomicOp; reply: a FailureCause; ping: kPing flags;
+                                     ///< fence: a LossCause
+  std::uint16_t length = 0;          ///< of the body that follows, before padding to 8
+  std::uint32_t exposed_region = 0;  ///< reply: the request's id; ping, pong: the round; fence, fenced: the epoch
+  std::uint64_t offset = 0;          ///< signal: index of the word; lost: the rank; other notices: a LinkEnds
 };
 static_assert(sizeof(RecordHeader) == 16);
 
@@ -86,7 +87,7 @@ inline constexpr std::uint8_t kPingInReply = 1;
 inline constexpr std::uint8_t kPingThorough = 2;
 
 /// Which link a notice is about, in the terms of the side that sends on it.
-struct LinkPlace {
+struct LinkEnds {
   std::uint16_t link = 0;         ///< its index at the sender
   std::uint16_t rail = 0;         ///< the sender's rail
   std::uint16_t remote_rail = 0;  ///< the target's rail
@@ -94,16 +95,16 @@ struct LinkPlace {
   constexpr std::uint64_t pack() const {
     return link | (std::uint64_t{rail} << 16U) | (std::uint64_t{remote_rail} << 32U);
   }
-  static constexpr LinkPlace unpack(std::uint64_t word) {
+  static constexpr LinkEnds unpack(std::uint64_t word) {
     return {static_cast<std::uint16_t>(word), static_cast<std::uint16_t>(word >> 16U),
             static_cast<std::uint16_t>(word >> 32U)};
   }
 };
 
-/// Body of a `fenced` record: which units have arrived, after the fence.
+/// Body of a `fenced` record: which segments have arrived, after the fence.
 struct FencedBody {
-  std::uint32_t next = 0;   ///< every unit below this has taken effect
-  std::uint32_t words = 0;  ///< that follow, 64 units each, the lowest bit of the first is `next`
+  std::uint32_t next = 0;   ///< every segment below this has taken effect
+  std::uint32_t words = 0;  ///< that follow, 64 segments each, the lowest bit of the first is `next`
 };
 static_assert(sizeof(FencedBody) == 8);
 
@@ -147,7 +148,7 @@ struct Immediate {
     return {word >> 29U, static_cast<std::uint16_t>(word >> kSequenceBits), word & kSequenceMask};
   }
 };
-/// Half the sequence space of an immediate: more units than this are never outstanding on a flow.
+/// Half the sequence space of an immediate: more segments than this are never outstanding on a flow.
 inline constexpr std::uint32_t kMaxWindow = 1U << (Immediate::kSequenceBits - 1U);
 
 /// The longest notice: a whole window's arrivals.
@@ -186,12 +187,12 @@ class FrameWriter {
   }
   /// Adds a record and returns where its body goes.
   static std::byte* append(std::byte* frame, std::uint32_t& used, RecordHeader record) {
-    std::byte* place = frame + used;
-    std::memcpy(place, &record, sizeof record);
+    std::byte* at = frame + used;
+    std::memcpy(at, &record, sizeof record);
     const std::size_t body = padded(record.length);
-    if (body != record.length) std::memset(place + sizeof record + body - 8, 0, 8);  // no stale bytes in the padding
+    if (body != record.length) std::memset(at + sizeof record + body - 8, 0, 8);  // no stale bytes in the padding
     used += static_cast<std::uint32_t>(sizeof record + body);
-    return place + sizeof record;
+    return at + sizeof record;
   }
 };
 

@@ -4,7 +4,7 @@
 namespace railyard::window_detail {
 
 bool WindowState::begin_touching(int rank) {
-  const transport::BatonHold hold(engine_.baton());
+  const transport::ProgressGuard hold(engine_.progress_lock());
   const auto flow = engine_.flow(rank);
   if (!flow) return false;  // the engine's own way says why
   engine_.use_directly(**flow);

@@ -55,7 +55,7 @@ inline constexpr std::size_t kBytesPerLook = 1024;
   }
   // Field by field: copied as a whole, it would have to lie in memory on the fast way too.
   return put_by_engine({request.call, request.rank, request.offset, request.source, request.bytes, request.signal,
-                        request.counter, request.order, request.exposure});
+                        request.counter, request.order, request.exposed_region});
 }
 
 inline Result<Ticket> WindowState::get(int rank, std::size_t offset, void* destination, std::size_t bytes) {

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "memory/place.hpp"
+#include "memory/location.hpp"
 #include "window/window_state.hpp"
 
 namespace railyard::window_detail {
@@ -32,7 +32,7 @@ Result<Ticket> WindowState::put_at_home(const Put& request) {
     return std::move(copied.error());
   }
   if (request.signal != nullptr) {
-    const transport::Exposure& signals = request.exposure == 0 ? exposure_ : barrier_exposure_;
+    const transport::ExposedRegion& signals = request.exposed_region == 0 ? exposed_region_ : barrier_exposed_region_;
     apply_signal(signals, request.signal->index, request.signal->op, request.signal->value);
   }
   if (request.counter != nullptr) count(*request.counter);

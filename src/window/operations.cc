@@ -25,7 +25,7 @@ Result<void> WindowState::submit(const char* call, int rank, Attempt&& attempt) 
   enum class Outcome : std::uint8_t { done, full, broken };
   Error error;
   const auto once = [&] {
-    const transport::BatonHold hold(engine_.baton());
+    const transport::ProgressGuard hold(engine_.progress_lock());
     const auto flow = engine_.flow(rank);
     if (!flow) {
       error = flow.error().copy();
@@ -66,8 +66,8 @@ transport::Bulk WindowState::bulk(int rank, std::size_t offset, void* local, std
   return bulk;
 }
 
-/// Submits a transfer, its local memory registered first. References to regions come and go with the baton held: the
-/// last one deregisters on the rails.
+/// Submits a transfer, its local memory registered first. References to regions come and go with the progress lock
+/// held: the last one deregisters on the rails.
 template <typename Attempt>
 Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bulk work, Attempt&& attempt) {
   Error unusable;
@@ -89,7 +89,7 @@ Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bul
     return true;
   });
   if (work.region != nullptr) {
-    const transport::BatonHold hold(engine_.baton());
+    const transport::ProgressGuard hold(engine_.progress_lock());
     work.region.reset();
   }
   if (unusable.status() != Status::ok) return unusable;
@@ -127,7 +127,7 @@ Result<void> WindowState::check_put(const Put& request) const {
   if (request.signal->op > SignalOp::set) {
     return unknown(request.call, "signal operation", static_cast<int>(request.signal->op), "add (0) and set (1)");
   }
-  if (request.exposure != 0) return {};
+  if (request.exposed_region != 0) return {};
   return check_signal(request.call, request.rank, request.signal->index);
 }
 
@@ -136,8 +136,8 @@ Result<Ticket> WindowState::put_by_engine(Put request) {
   const PeerPart& peer = part(request.rank);
   transport::SignalRecord signal;
   if (request.signal != nullptr) {
-    signal = {request.exposure != 0 ? request.exposure : peer.exposure, request.signal->index, request.signal->op,
-              request.signal->value};
+    signal = {request.exposed_region != 0 ? request.exposed_region : peer.exposed_region, request.signal->index,
+              request.signal->op, request.signal->value};
   }
   const transport::SignalRecord* with_signal = request.signal != nullptr ? &signal : nullptr;
   if (request.bytes == 0 && with_signal == nullptr) {
@@ -154,7 +154,7 @@ Result<Ticket> WindowState::put_by_engine(Put request) {
   const bool small = request.bytes <= engine_.inline_bytes();
   if (!relaxed && small && (!device || request.bytes == 0)) {
     const transport::PutRecord record{
-        peer.exposure, request.offset, {static_cast<const std::byte*>(request.source), request.bytes}};
+        peer.exposed_region, request.offset, {static_cast<const std::byte*>(request.source), request.bytes}};
     auto submitted = submit(request.call, request.rank, [&](transport::Flow& flow) {
       return engine_.try_records(flow, request.bytes > 0 ? &record : nullptr, with_signal, ticket.number);
     });
@@ -242,7 +242,7 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
     return Ticket{};
   }
   Ticket ticket;
-  const transport::AtomicRecord record{part(rank).exposure, offset, op, body};
+  const transport::AtomicRecord record{part(rank).exposed_region, offset, op, body};
   auto submitted =
       submit(call, rank, [&](transport::Flow& flow) { return engine_.try_atomic(flow, record, before, ticket); });
   if (!submitted) return std::move(submitted.error());
@@ -294,7 +294,7 @@ Error WindowState::timed_out(const char* call, int rank, std::int64_t nanosecond
   std::string state = "nothing was ever sent to it";
   std::uint64_t sequence = 0;
   if (const transport::Flow* flow = engine_.existing_flow(rank)) {
-    const transport::BatonHold hold(engine_.baton());
+    const transport::ProgressGuard hold(engine_.progress_lock());
     sequence = flow->acknowledged;
     state = fmt::format("{} operations outstanding, sequence {} of {} acknowledged, {} waiting to be sent",
                         flow->outstanding.load(std::memory_order_relaxed), flow->acknowledged, flow->next_sequence,

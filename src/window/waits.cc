@@ -45,7 +45,7 @@ const char* sign_of(Comparison comparison) {
 
 /// Asks whether a rank is still there, unless that is being found out already: asked again, its time would start anew.
 void ask_after(transport::Engine& engine, int rank) {
-  const transport::BatonHold hold(engine.baton());
+  const transport::ProgressGuard hold(engine.progress_lock());
   const transport::Flow* flow = engine.existing_flow(rank);
   if (flow == nullptr || flow->route->concerned_since == 0) engine.check_on(rank);
 }
@@ -84,15 +84,15 @@ class SignalWait {
     return !all_;
   }
   /// True: the next rank to ask after has changed.
-  bool moved_on() const { return asked_ && last_asked_ != witness_; }
+  bool moved_on() const { return asked_ && last_asked_ != watched_rank_; }
   void ask() {
     transport::Engine& engine = state_.engine();
     for (const SignalCondition& condition : conditions_) {
-      const int rank = condition.from == SignalCondition::kAnyRank ? witness() : condition.from;
+      const int rank = condition.from == SignalCondition::kAnyRank ? watched_rank() : condition.from;
       if (rank != kNobody && !state_.is_self(rank)) ask_after(engine, rank);
     }
     asked_ = true;
-    last_asked_ = witness_;
+    last_asked_ = watched_rank_;
   }
   std::int64_t ask_after_nanoseconds() const {
     const bool named = std::ranges::any_of(
@@ -131,14 +131,15 @@ class SignalWait {
 
   std::uint64_t load(const SignalCondition& condition) const { return load_word(state_.signals()[condition.index]); }
   bool can_come(const SignalCondition& condition) {
-    if (condition.from == SignalCondition::kAnyRank) return witness() != kNobody || state_.world().size == 1;
+    if (condition.from == SignalCondition::kAnyRank) return watched_rank() != kNobody || state_.world().size == 1;
     return state_.is_self(condition.from) || !is_gone(state_.engine(), condition.from);
   }
   /// Another rank that is not known to be gone: one is enough to go on. Those known to be gone stay so.
-  int witness() {
+  int watched_rank() {
     const int size = state_.world().size;
-    while (witness_ < size && (state_.is_self(witness_) || is_gone(state_.engine(), witness_))) ++witness_;
-    return witness_ < size ? witness_ : kNobody;
+    while (watched_rank_ < size && (state_.is_self(watched_rank_) || is_gone(state_.engine(), watched_rank_)))
+      ++watched_rank_;
+    return watched_rank_ < size ? watched_rank_ : kNobody;
   }
   std::string unmet(const SignalCondition& condition) const {
     return fmt::format("signal {} holds {}, not {} {}", condition.index, load(condition), sign_of(condition.comparison),
@@ -149,7 +150,7 @@ class SignalWait {
   std::span<const SignalCondition> conditions_;
   bool all_;
   bool asked_ = false;
-  int witness_ = 0;
+  int watched_rank_ = 0;
   int last_asked_ = 0;
   std::size_t which_ = 0;
   std::uint64_t held_ = 0;
@@ -221,7 +222,8 @@ Result<void> WindowState::run_barrier(std::int64_t nanoseconds) {
     const int from = (world_.rank - barrier_.distance + world_.size) % world_.size;
     if (!barrier_.told) {
       const SignalUpdate arrival{barrier_.round * kWordsPerRound, 1, SignalOp::add};
-      auto sent = put({.call = "barrier", .rank = to, .signal = &arrival, .exposure = part(to).barrier_exposure});
+      auto sent =
+          put({.call = "barrier", .rank = to, .signal = &arrival, .exposed_region = part(to).barrier_exposed_region});
       if (!sent) return std::move(sent.error());
       barrier_.told = true;
     }
@@ -241,7 +243,7 @@ Result<void> WindowState::run_barrier(std::int64_t nanoseconds) {
                  {.peer = from, .operation = "barrier"});
   }
   // Nobody may owe an acknowledgement on leaving: the peer that waits for it could not tell us to make progress.
-  const transport::BatonHold hold(engine_.baton());
+  const transport::ProgressGuard hold(engine_.progress_lock());
   engine_.report_now();
   return {};
 }

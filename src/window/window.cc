@@ -54,7 +54,7 @@ Result<void> Window::close(Deadline deadline) {
   if (world.bootstrap != nullptr) {
     // The worlds may go next. All ranks are closing, so all make progress and answer.
     transport::Engine& engine = state_->engine();
-    engine.wait_until([&] { return engine.strangers() == 0; }, transport::Engine::kAcquaintance);
+    engine.wait_until([&] { return engine.pending_handshakes() == 0; }, transport::Engine::kHandshakeWait);
     // Every rank is quiet when it enters, so nothing of this window is on its way when all have.
     const auto wait = Deadline::in(std::chrono::nanoseconds(state_->nanoseconds(deadline)));
     if (auto met = world.with_progress([&] { return world.bootstrap->barrier(wait); }); !met) return met;
@@ -127,8 +127,8 @@ std::uint64_t Window::read_signal(std::size_t index) const noexcept {
 Result<void> Window::reset_signal(std::size_t index) {
   if (auto checked = state_->check_signal("reset_signal", state_->world().rank, index); !checked) return checked;
   {
-    const transport::BatonHold hold(state_->engine().baton());
-    apply_signal(state_->exposure(), index, SignalOp::set, 0);
+    const transport::ProgressGuard hold(state_->engine().progress_lock());
+    apply_signal(state_->exposed_region(), index, SignalOp::set, 0);
   }
   state_->wake_own();
   return {};
@@ -190,7 +190,8 @@ Result<void> check_ticket(const window_detail::WindowState& state, const char* c
   return ticket.number == 0 ? Result<void>() : state.check_rank(call, ticket.peer);
 }
 
-/// Whether the flow has come to that number at all: a ticket that says otherwise would never be done. Baton held.
+/// Whether the flow has come to that number at all: a ticket that says otherwise would never be done. Progress lock
+/// held.
 bool was_submitted(const transport::Engine& engine, const Ticket& ticket) {
   return has_slot(ticket) || ticket.number <= engine.existing_flow(ticket.peer)->submitted;
 }
@@ -226,10 +227,10 @@ Result<bool> Window::test(Ticket ticket, Completion completion) {
   if (auto checked = check_ticket(*state_, "test", ticket, completion); !checked) return std::move(checked.error());
   auto seen = look(engine, ticket, completion);
   if (!seen || *seen) return seen;
-  if (engine.baton().try_take()) {
+  if (engine.progress_lock().try_take()) {
     const bool submitted = was_submitted(engine, ticket);
     if (submitted) engine.progress();
-    engine.baton().give();
+    engine.progress_lock().give();
     if (!submitted) return not_a_ticket(ticket);
   }
   return look(engine, ticket, completion);
@@ -245,7 +246,7 @@ Result<void> Window::wait(Ticket ticket, Completion completion, Deadline deadlin
     return {};
   }
   {
-    const transport::BatonHold hold(engine.baton());
+    const transport::ProgressGuard hold(engine.progress_lock());
     if (!was_submitted(engine, ticket)) return not_a_ticket(ticket);
   }
   Error error;
@@ -267,7 +268,7 @@ Result<void> Window::fence(int rank) {
   state_->settle();
   transport::Flow* flow = state_->engine().existing_flow(rank);
   if (flow == nullptr || flow->outstanding.load(std::memory_order_acquire) == 0) return {};
-  const transport::BatonHold hold(state_->engine().baton());
+  const transport::ProgressGuard hold(state_->engine().progress_lock());
   state_->engine().fence(*flow);
   return {};
 }

@@ -12,7 +12,7 @@
 
 #include "base/bytes.hpp"
 #include "base/log.hpp"
-#include "memory/place.hpp"
+#include "memory/location.hpp"
 #include "window/assemble.hpp"
 
 namespace railyard::window_detail {
@@ -37,8 +37,8 @@ std::vector<std::byte> write_offer(const Offer& offer) {
   writer.u32(kMagic);
   writer.text(offer.refusal);
   writer.u64(offer.part.bytes);
-  writer.u32(offer.part.exposure);
-  writer.u32(offer.part.barrier_exposure);
+  writer.u32(offer.part.exposed_region);
+  writer.u32(offer.part.barrier_exposed_region);
   writer.u32(offer.part.signals);
   writer.u8(offer.part.on_device ? 1 : 0);
   writer.u8(offer.per_rank ? 1 : 0);
@@ -62,8 +62,8 @@ Result<Offer> read_offer(std::span<const std::byte> bytes) {
   if (reader.u32() != kMagic) reader.fail();
   offer.refusal = reader.text(4096);
   offer.part.bytes = reader.u64();
-  offer.part.exposure = reader.u32();
-  offer.part.barrier_exposure = reader.u32();
+  offer.part.exposed_region = reader.u32();
+  offer.part.barrier_exposed_region = reader.u32();
   offer.part.signals = reader.u32();
   offer.part.on_device = reader.u8() != 0;
   offer.per_rank = reader.u8() != 0;
@@ -119,11 +119,11 @@ HeapLayout::HeapLayout(std::uint64_t data, std::uint64_t signals, std::uint64_t 
 }
 
 void WindowState::shut(bool together) {
-  const transport::BatonHold hold(engine_.baton());
-  if (exposure_id_ != 0) engine_.conceal(exposure_id_);
-  if (barrier_exposure_id_ != 0) engine_.conceal(barrier_exposure_id_);
-  exposure_id_ = barrier_exposure_id_ = 0;
-  exposure_ = {};
+  const transport::ProgressGuard hold(engine_.progress_lock());
+  if (exposed_region_id_ != 0) engine_.conceal(exposed_region_id_);
+  if (barrier_exposed_region_id_ != 0) engine_.conceal(barrier_exposed_region_id_);
+  exposed_region_id_ = barrier_exposed_region_id_ = 0;
+  exposed_region_ = {};
   engine_.forget_counters(counters_);
   counters_ = {};
   parts_.clear();
@@ -148,8 +148,8 @@ namespace {
 
 /// The parts of a window in a heap that holds them. Returns where its sleepers are counted.
 transport::Sleepers* lay_out(std::span<std::byte> memory, const HeapLayout& layout, std::size_t bytes,
-                             std::size_t signals, std::size_t barrier_words, transport::Exposure& data,
-                             transport::Exposure& barrier) {
+                             std::size_t signals, std::size_t barrier_words, transport::ExposedRegion& data,
+                             transport::ExposedRegion& barrier) {
   const auto words = [&](std::uint64_t at, std::uint64_t count) {
     return std::span(reinterpret_cast<std::uint64_t*>(memory.data() + at), count);
   };
@@ -171,7 +171,8 @@ bool WindowState::take_heap(std::size_t bytes, std::size_t signals) {
     return false;
   }
   storage_->heap = std::move(*heap);
-  sleepers_ = lay_out(storage_->heap.memory(), layout, bytes, signals, barrier_words(), exposure_, barrier_exposure_);
+  sleepers_ = lay_out(storage_->heap.memory(), layout, bytes, signals, barrier_words(), exposed_region_,
+                      barrier_exposed_region_);
   return true;
 }
 
@@ -188,13 +189,13 @@ Result<void> WindowState::take_memory(std::span<std::byte> memory, std::size_t b
   } else {
     on_device_ = *usable >= 0;
   }
-  exposure_.memory = memory;
+  exposed_region_.memory = memory;
   auto words = Pages::open_words(signals);
   if (!words) return std::move(words.error());
   storage_->own_signals = std::move(*words);
-  exposure_.signals = storage_->own_signals.words();
+  exposed_region_.signals = storage_->own_signals.words();
   storage_->own_barrier_words.resize(barrier_words());
-  barrier_exposure_.signals = storage_->own_barrier_words;
+  barrier_exposed_region_.signals = storage_->own_barrier_words;
   return {};
 }
 
@@ -213,8 +214,8 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
   if (options.signals > UINT32_MAX) return Error(Status::out_of_range, "more than 2^32 signals in one window");
   if (auto taken = take_memory(memory, bytes, options); !taken) return taken;
   if (!own_signals_) {
-    exposure_.signals = options.signal_memory;
-    std::fill(exposure_.signals.begin(), exposure_.signals.end(), 0);
+    exposed_region_.signals = options.signal_memory;
+    std::fill(exposed_region_.signals.begin(), exposed_region_.signals.end(), 0);
   }
   if (options.counter_memory.data() != nullptr) {
     counters_ = options.counter_memory;
@@ -226,29 +227,30 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
     counters_ = storage_->own_counters.words();
   }
 
-  const transport::BatonHold hold(engine_.baton());
-  if (!exposure_.memory.empty()) {
-    auto region = memory::Region::open(engine_.rails(), exposure_.memory, {.remote = true, .bulk = !native_atomics_});
+  const transport::ProgressGuard hold(engine_.progress_lock());
+  if (!exposed_region_.memory.empty()) {
+    auto region =
+        memory::Region::open(engine_.rails(), exposed_region_.memory, {.remote = true, .bulk = !native_atomics_});
     if (!region) return std::move(region.error());
     region_ = std::move(*region);
   }
   for (const auto* rail : engine_.rails()) may_relax_ &= rail->capabilities().delivery_complete;
   // Bytes in messages are stored by the processor: for memory of a GPU there is none to store to.
-  transport::Exposure exposed = exposure_;
+  transport::ExposedRegion exposed = exposed_region_;
   if (on_device_) exposed.memory = {};
   const auto id = engine_.expose(exposed);
   if (!id) return id.error().copy();
-  exposure_id_ = *id;
-  const auto barrier_id = engine_.expose(barrier_exposure_);
+  exposed_region_id_ = *id;
+  const auto barrier_id = engine_.expose(barrier_exposed_region_);
   if (!barrier_id) return barrier_id.error().copy();
-  barrier_exposure_id_ = *barrier_id;
+  barrier_exposed_region_id_ = *barrier_id;
   return {};
 }
 
 std::vector<std::byte> WindowState::contribution() const {
   Offer offer;
-  offer.part = {exposure_.memory.size(), exposure_id_, barrier_exposure_id_,
-                static_cast<std::uint32_t>(exposure_.signals.size()), on_device_};
+  offer.part = {exposed_region_.memory.size(), exposed_region_id_, barrier_exposed_region_id_,
+                static_cast<std::uint32_t>(exposed_region_.signals.size()), on_device_};
   offer.per_rank = per_rank_;
   offer.native_atomics = native_atomics_;
   for (std::size_t rail = 0; rail < engine_.rails().size(); ++rail) {
@@ -307,12 +309,12 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
                       offer->native_atomics ? "with" : "without", world_.rank, native_atomics_ ? "with" : "without"),
           where);
     }
-    if (!per_rank_ && offer->part.bytes != exposure_.memory.size()) {
+    if (!per_rank_ && offer->part.bytes != exposed_region_.memory.size()) {
       return Error(
           Status::invalid,
           fmt::format("window sizes differ: rank {} brings {} bytes, rank {} brings {}; give every rank the same "
                       "size or set per_rank",
-                      rank, offer->part.bytes, world_.rank, exposure_.memory.size()),
+                      rank, offer->part.bytes, world_.rank, exposed_region_.memory.size()),
           where);
     }
     storage_->rails = std::max(storage_->rails, offer->keys.size());
@@ -326,8 +328,8 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
               storage_->keys.begin() + static_cast<std::ptrdiff_t>(rank * storage_->rails));
   }
   auto own = std::make_unique<DirectPart>();
-  own->data = exposure_;
-  own->barrier = barrier_exposure_;
+  own->data = exposed_region_;
+  own->barrier = barrier_exposed_region_;
   own->sleepers = sleepers_;
   part_of(world_.rank).direct = own.get();
   direct_parts_.push_back(std::move(own));

@@ -65,8 +65,8 @@ struct HeapLayout {
 /// A rank's part of the window that this process can touch: its own, or a peer's that it has mapped.
 struct DirectPart {
   memory::Heap heap;  ///< the mapping; none for this rank's own
-  transport::Exposure data;
-  transport::Exposure barrier;
+  transport::ExposedRegion data;
+  transport::ExposedRegion barrier;
   const transport::Sleepers* sleepers = nullptr;  ///< of that rank, in waits for these signals and words
   mutable Distance distance;
 };
@@ -74,8 +74,8 @@ struct DirectPart {
 /// A peer's part of the window.
 struct PeerPart {
   std::uint64_t bytes = 0;
-  std::uint32_t exposure = 0;
-  std::uint32_t barrier_exposure = 0;
+  std::uint32_t exposed_region = 0;
+  std::uint32_t barrier_exposed_region = 0;
   std::uint32_t signals = 0;
   bool on_device = false;              ///< its data is memory of a GPU
   const DirectPart* direct = nullptr;  ///< null: reached by the engine alone
@@ -109,12 +109,12 @@ class WindowState {
   bool is_self(int rank) const { return rank == world_.rank; }
   const PeerPart& part(int rank) const { return parts_[static_cast<std::size_t>(rank)]; }
   transport::RemoteMemory remote(int rank) const {
-    return {part(rank).exposure,
+    return {part(rank).exposed_region,
             std::span(storage_->keys).subspan(static_cast<std::size_t>(rank) * storage_->rails, storage_->rails)};
   }
-  const transport::Exposure& exposure() const { return exposure_; }
-  std::span<std::byte> memory() const { return exposure_.memory; }
-  std::span<std::uint64_t> signals() const { return exposure_.signals; }
+  const transport::ExposedRegion& exposed_region() const { return exposed_region_; }
+  std::span<std::byte> memory() const { return exposed_region_.memory; }
+  std::span<std::uint64_t> signals() const { return exposed_region_.signals; }
   std::span<std::uint64_t> counters() const { return counters_; }
   /// The whole of what a rank's part lies in, where this process has it mapped as memory that ranks share.
   std::span<std::byte> heap(int rank) const {
@@ -126,7 +126,7 @@ class WindowState {
   /// Each round's word has a line of its own: its writer is another rank.
   static constexpr std::size_t kWordsPerRound = 8;
   const std::uint64_t& barrier_word(std::size_t round) const {
-    return barrier_exposure_.signals[round * kWordsPerRound];
+    return barrier_exposed_region_.signals[round * kWordsPerRound];
   }
   /// Where this rank is in a barrier. It stays there when its time runs out: the peers have been told already.
   struct Barrier {
@@ -155,7 +155,7 @@ class WindowState {
     const SignalUpdate* signal = nullptr;
     const CounterUpdate* counter = nullptr;
     Order order = Order::ordered;
-    std::uint32_t exposure = 0;  ///< 0: the peer's data and signals; else this one's signals
+    std::uint32_t exposed_region = 0;  ///< 0: the peer's data and signals; else this one's signals
   };
   Result<Ticket> put(const Put& request);
   Result<Ticket> get(int rank, std::size_t offset, void* destination, std::size_t bytes);
@@ -220,8 +220,8 @@ class WindowState {
   static bool takes(const DirectPart& part, const Put& request) {
     return request.signal == nullptr || request.signal->index < signals_of(part, request).signals.size();
   }
-  static const transport::Exposure& signals_of(const DirectPart& part, const Put& request) {
-    return request.exposure == 0 ? part.data : part.barrier;
+  static const transport::ExposedRegion& signals_of(const DirectPart& part, const Put& request) {
+    return request.exposed_region == 0 ? part.data : part.barrier;
   }
   void put_directly(const DirectPart& part, const Put& request);
   Result<Ticket> atomic_natively(const char* call, int rank, std::size_t offset, AtomicOp op,
@@ -246,8 +246,8 @@ class WindowState {
     const PeerPart& peer = parts_[rank];
     return request.offset <= peer.bytes && request.bytes <= peer.bytes - request.offset &&
            (request.source != nullptr || request.bytes == 0) &&
-           (request.signal == nullptr ||
-            ((request.exposure != 0 || request.signal->index < peer.signals) && request.signal->op <= SignalOp::set)) &&
+           (request.signal == nullptr || ((request.exposed_region != 0 || request.signal->index < peer.signals) &&
+                                          request.signal->op <= SignalOp::set)) &&
            request.order <= Order::relaxed && (request.counter == nullptr || request.counter->index < counters_.size());
   }
   // operations.cc
@@ -265,11 +265,11 @@ class WindowState {
   transport::Engine& engine_;
   std::shared_ptr<Storage> storage_;
   std::shared_ptr<memory::Region> region_;
-  transport::Exposure exposure_;
-  transport::Exposure barrier_exposure_;
+  transport::ExposedRegion exposed_region_;
+  transport::ExposedRegion barrier_exposed_region_;
   transport::Sleepers* sleepers_ = nullptr;  ///< of this rank: in the heap, if there is one, for peers to see
-  std::uint32_t exposure_id_ = 0;
-  std::uint32_t barrier_exposure_id_ = 0;
+  std::uint32_t exposed_region_id_ = 0;
+  std::uint32_t barrier_exposed_region_id_ = 0;
   std::span<std::uint64_t> counters_;
   std::vector<PeerPart> parts_;
   std::vector<std::unique_ptr<const DirectPart>> direct_parts_;

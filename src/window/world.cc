@@ -57,7 +57,7 @@ Result<int> WorldState::descriptor() {
 }
 
 bool WorldState::arm() {
-  const transport::BatonHold hold(engine->baton());
+  const transport::ProgressGuard hold(engine->progress_lock());
   if (!readable_) return false;
   if (std::exchange(armed_, false)) engine->end_sleep();
   std::int64_t nanoseconds = INT64_MAX;
@@ -72,7 +72,7 @@ bool WorldState::arm() {
 }
 
 void WorldState::progress() {
-  if (!engine->baton().try_take()) return;  // whoever has it is making progress
+  if (!engine->progress_lock().try_take()) return;  // whoever has it is making progress
   if (armed_) {
     armed_ = false;
     engine->end_sleep();
@@ -80,7 +80,7 @@ void WorldState::progress() {
     ::timerfd_settime(alarm_.get(), 0, &never, nullptr);
   }
   engine->progress();
-  engine->baton().give();
+  engine->progress_lock().give();
 }
 
 World::World(std::unique_ptr<WorldState> state) : state_(std::move(state)) {}
@@ -180,12 +180,12 @@ Result<int> World::descriptor() { return state_->descriptor(); }
 bool World::arm() { return state_->arm(); }
 
 Result<void> World::remember(std::span<const std::byte> memory) {
-  const transport::BatonHold hold(state_->engine->baton());
+  const transport::ProgressGuard hold(state_->engine->progress_lock());
   return state_->engine->cache().remember(memory);
 }
 
 void World::forget(std::span<const std::byte> memory) {
-  const transport::BatonHold hold(state_->engine->baton());
+  const transport::ProgressGuard hold(state_->engine->progress_lock());
   state_->engine->cache().forget(memory);
 }
 
@@ -198,7 +198,7 @@ Result<void> World::barrier(Deadline deadline) {
 }
 
 WorldStatistics World::statistics() const {
-  const transport::BatonHold hold(state_->engine->baton());
+  const transport::ProgressGuard hold(state_->engine->progress_lock());
   WorldStatistics statistics = state_->engine->statistics();
   state_->direct_use.report(statistics);
   return statistics;

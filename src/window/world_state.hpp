@@ -48,7 +48,7 @@ class WorldState {
   fabric::DeviceCopies copies;
 
  private:
-  // With the baton held, but for the opening.
+  // With the progress lock held, but for the opening.
   Fd readable_;  ///< an epoll set of the rails, the engine's bell and the alarm
   Fd alarm_;
   bool armed_ = false;

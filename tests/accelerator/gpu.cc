@@ -124,7 +124,7 @@ void GpuTest::SetUp() {
 
 void GpuTest::TearDown() {
   if (gpus_ == nullptr) return;
-  cuda::Context now = nullptr;
+  cuda::CudaContext now = nullptr;
   EXPECT_EQ(library().context_current(&now), cuda::kSuccess);
   EXPECT_EQ(now, context_) << "another context is current";
   EXPECT_EQ(program().set_current(nullptr), cuda::kSuccess);

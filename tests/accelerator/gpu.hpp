@@ -20,7 +20,7 @@ struct ProgramCalls {
   cuda::Code (*allocate)(cuda::Address* address, std::size_t bytes) = nullptr;
   cuda::Code (*allocate_managed)(cuda::Address* address, std::size_t bytes, unsigned flags) = nullptr;
   cuda::Code (*free)(cuda::Address address) = nullptr;
-  cuda::Code (*set_current)(cuda::Context context) = nullptr;
+  cuda::Code (*set_current)(cuda::CudaContext context) = nullptr;
   cuda::Code (*to_device)(cuda::Address to, const void* from, std::size_t bytes) = nullptr;
   cuda::Code (*to_host)(void* to, cuda::Address from, std::size_t bytes) = nullptr;
   cuda::Code (*create)(cuda::MemoryHandle* handle, std::size_t bytes, const cuda::AllocationProperties* properties,
@@ -74,7 +74,7 @@ class GpuTest : public ::testing::Test {
   bool on_double() const { return program().live != nullptr; }
 
   Driver* gpus_ = nullptr;
-  cuda::Context context_ = nullptr;
+  cuda::CudaContext context_ = nullptr;
   CudaDoubleLive before_{};
 };
 

@@ -56,7 +56,7 @@ int run_peer(int socket) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   load_gpu();
   Driver* const gpus = driver();
-  cuda::Context context = nullptr;
+  cuda::CudaContext context = nullptr;
   if (gpus == nullptr || library().primary_retain(&context, 0) != cuda::kSuccess) return 1;
   program().set_current(context);
   std::unique_ptr<DeviceMemory> memory;

@@ -129,7 +129,7 @@ TEST_F(QueueTest, AnyThreadMayUseItWithoutAContext) {
     const auto number = queue_->copy(memory.data(), host->memory().data(), 1000);
     ASSERT_TRUE(number.ok()) << number.error().text();
     EXPECT_TRUE(wait_for(*queue_, *number));
-    cuda::Context current = context_;
+    cuda::CudaContext current = context_;
     EXPECT_EQ(library().context_current(&current), cuda::kSuccess);
     EXPECT_EQ(current, nullptr);
     EXPECT_TRUE(gpus_->open_queue(0).ok());

@@ -31,13 +31,13 @@ TEST(Sha256, KnownAnswers) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST(Sha256, PiecesMakeNoDifference) {
-  EXPECT_TRUE(rc::check([](const std::vector<std::string>& pieces) {
+TEST(Sha256, ChunksMakeNoDifference) {
+  EXPECT_TRUE(rc::check([](const std::vector<std::string>& chunks) {
     Sha256 hash;
     std::string whole;
-    for (const std::string& piece : pieces) {
-      hash.update(bytes_of(piece));
-      whole += piece;
+    for (const std::string& chunk : chunks) {
+      hash.update(bytes_of(chunk));
+      whole += chunk;
     }
     RC_ASSERT(hash.finish() == sha256(bytes_of(whole)));
   }));

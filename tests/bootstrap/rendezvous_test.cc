@@ -292,16 +292,16 @@ TEST(Rendezvous, GarbageTruncationAndOversizeHarmNobody) {
   EXPECT_EQ(meet(server->address(), 2), 2);
 }
 
-TEST(Rendezvous, AStrangerWhoStaysSilentIsClosed) {
+TEST(Rendezvous, AnUnauthenticatedPeerWhoStaysSilentIsClosed) {
   const auto server =
       start_server(1, "127.0.0.1:0", [](ServerOptions& options) { options.handshake_timeout_ns = 50'000'000; });
   RawConnection silent(server->address());
   EXPECT_TRUE(silent.read_to_end().empty());
 }
 
-TEST(Rendezvous, AFloodOfStrangersDoesNotKeepTheRanksOut) {
+TEST(Rendezvous, AFloodOfUnauthenticatedPeersDoesNotKeepTheRanksOut) {
   LogLines log;
-  const auto server = start_server(4, "127.0.0.1:0", [](ServerOptions& options) { options.most_strangers = 16; });
+  const auto server = start_server(4, "127.0.0.1:0", [](ServerOptions& options) { options.most_unauthenticated = 16; });
   std::atomic<bool> stop{false};
   std::thread flood([&] {
     std::deque<RawConnection> open;

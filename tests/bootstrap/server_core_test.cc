@@ -29,7 +29,7 @@ class ServerCoreTest : public ::testing::Test {
     options.size = size;
     options.job_key = kKey;
     options.where = "here:1";
-    options.most_strangers = 8;
+    options.most_unauthenticated = 8;
     return options;
   }
 
@@ -179,16 +179,16 @@ TEST_F(ServerCoreTest, GarbageIsRefusedAndClosed) {
   EXPECT_EQ(refusal(other)->status, Status::invalid);
 }
 
-TEST_F(ServerCoreTest, AStrangerGetsOnlyASmallFrame) {
+TEST_F(ServerCoreTest, AnUnauthenticatedPeerGetsOnlyASmallFrame) {
   const ConnectionId id = core_.connected("x", now_);
   send_raw(id, make_frame(FrameType::hello, std::vector<std::byte>(kMostHandshake)));
   EXPECT_TRUE(core_.finished(id));
 }
 
-TEST_F(ServerCoreTest, AStrangerWhoSaysNothingIsDroppedInTime) {
+TEST_F(ServerCoreTest, AnUnauthenticatedPeerWhoSaysNothingIsDroppedInTime) {
   const ConnectionId id = core_.connected("x", now_);
   const std::int64_t due = core_.deadline();
-  EXPECT_LT(due, Meeting::kNever);
+  EXPECT_LT(due, RankGroup::kNever);
   core_.tick(due - 1);
   EXPECT_TRUE(core_.take_dropped().empty());
   core_.tick(due);
@@ -196,7 +196,7 @@ TEST_F(ServerCoreTest, AStrangerWhoSaysNothingIsDroppedInTime) {
   EXPECT_EQ(core_.connections(), 0U);
 }
 
-TEST_F(ServerCoreTest, AFloodOfStrangersIsBoundedAndDoesNotKeepARankOut) {
+TEST_F(ServerCoreTest, AFloodOfUnauthenticatedPeersIsBoundedAndDoesNotKeepARankOut) {
   Peer a = connect(0);
   settle({&a});
   for (int i = 0; i < 1000; ++i) {
@@ -293,7 +293,7 @@ TEST_F(ServerCoreTest, ARankMayBeAheadOfTheOthers) {
   settle({&a, &b});
   ASSERT_TRUE(a.core.take_result());
   ASSERT_TRUE(b.core.take_result());
-  // Rank 0 closes and comes again while rank 1 is still in the first meeting.
+  // Rank 0 closes and comes again while rank 1 is still in the first rank group.
   a.core.leave();
   settle({&a});
   Peer again = connect(0);

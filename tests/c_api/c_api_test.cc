@@ -115,35 +115,35 @@ TEST(CApi, MemoryIsRememberedAndForgotten) {
 }
 
 /// Two ranks in one process meet here.
-class Meeting {
+class TwoRanks {
  public:
   ry_bootstrap bootstrap(int rank) {
     seats_[static_cast<std::size_t>(rank)] = {this, rank};
-    return {&seats_[static_cast<std::size_t>(rank)], rank, 2, &Meeting::allgather, &Meeting::barrier, "two threads"};
+    return {&seats_[static_cast<std::size_t>(rank)], rank, 2, &TwoRanks::allgather, &TwoRanks::barrier, "two threads"};
   }
 
  private:
   struct Seat {
-    Meeting* meeting = nullptr;
+    TwoRanks* two_ranks = nullptr;
     int rank = 0;
   };
 
   static ry_status allgather(void* context, const void* mine, size_t bytes, void* all, int64_t /*deadline_ms*/) {
     auto* seat = static_cast<Seat*>(context);
     const auto rank = static_cast<std::size_t>(seat->rank);
-    auto& shared = seat->meeting->contributions_;
+    auto& shared = seat->two_ranks->contributions_;
     shared[rank].assign(static_cast<const char*>(mine), static_cast<const char*>(mine) + bytes);
-    seat->meeting->barrier_.arrive_and_wait();
+    seat->two_ranks->barrier_.arrive_and_wait();
     for (std::size_t i = 0; i < shared.size(); ++i) {
       if (shared[i].size() != bytes) return RY_INVALID;
       std::memcpy(static_cast<char*>(all) + i * bytes, shared[i].data(), bytes);
     }
-    seat->meeting->barrier_.arrive_and_wait();
+    seat->two_ranks->barrier_.arrive_and_wait();
     return RY_OK;
   }
 
   static ry_status barrier(void* context, int64_t /*deadline_ms*/) {
-    static_cast<Seat*>(context)->meeting->barrier_.arrive_and_wait();
+    static_cast<Seat*>(context)->two_ranks->barrier_.arrive_and_wait();
     return RY_OK;
   }
 
@@ -153,12 +153,12 @@ class Meeting {
 };
 
 TEST(CApi, AnExistingBootstrapIsPassedIn) {
-  Meeting meeting;
+  TwoRanks two_ranks;
   std::array<int, 2> lines{-1, -1};
   std::array<std::string, 2> errors;
   const auto run = [&](int rank) {
     const auto settings = loopback_settings();
-    const ry_bootstrap bootstrap = meeting.bootstrap(rank);
+    const ry_bootstrap bootstrap = two_ranks.bootstrap(rank);
     ry_world* world = nullptr;
     ry_window* window = nullptr;
     const auto index = static_cast<std::size_t>(rank);

@@ -56,7 +56,7 @@ inline void run_proxied(int size, std::size_t bytes, const DeviceOptions& option
 /// Ranks as processes that have mapped each other's windows: kernels write these by themselves.
 inline void run_mapped(int size, std::size_t bytes, const DeviceOptions& options,
                        const std::function<void(Node&)>& body) {
-  run_processes(size, [&](World& world, ProcessMeeting&) { run_node(world, bytes, {}, options, body); });
+  run_processes(size, [&](World& world, ProcessRendezvous&) { run_node(world, bytes, {}, options, body); });
 }
 
 inline std::vector<std::byte> device_pattern(std::size_t bytes, std::uint64_t seed) {

@@ -74,7 +74,7 @@ class KernelView {
 };
 
 void exchange(bool atomics) {
-  run_processes(2, [&](World& world, ProcessMeeting&) {
+  run_processes(2, [&](World& world, ProcessRendezvous&) {
     auto window = must(Window::allocate(world, 1 << 20));
     DeviceOptions options = patient({.rings = 4, .barriers = 1, .barrier_signal = 8});
     options.device = 0;

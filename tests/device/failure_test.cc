@@ -255,19 +255,19 @@ Settings impatient_settings(int /*rank*/) {
 /// A kernel that names the rank it waits for learns that it is gone, long before its budget is spent.
 TEST(DeviceFailure, AWaitForARankThatDiesEnds) {
   run_processes(2, impatient_settings,
-                [](World& world, ProcessMeeting& meeting) {
+                [](World& world, ProcessRendezvous& rendezvous) {
                   auto window = must(Window::allocate(world, 4096));
                   auto proxy = must(DeviceProxy::open(window, patient({.barriers = 1, .barrier_signal = 8})));
                   const device::Window kernel = proxy.handle();
                   if (world.rank() == 1) {
                     EXPECT_TRUE(kernel.signal(0, {0}).ok());
-                    while (meeting.notes[0] == 0) std::this_thread::yield();
+                    while (rendezvous.notes[0] == 0) std::this_thread::yield();
                     ::raise(SIGKILL);
                   }
                   EXPECT_EQ(kernel.wait_signal(0, device::Comparison::equal, 1), device::Status::ok);
                   EXPECT_TRUE(kernel.signal(1, {0}).ok());
                   EXPECT_EQ(kernel.quiet(), device::Status::ok);
-                  meeting.notes[0] = 1;
+                  rendezvous.notes[0] = 1;
                   EXPECT_EQ(kernel.wait_signal(1, device::Comparison::equal, 1, 1), device::Status::peer_lost);
                   const Error error = std::move(proxy.status().error());
                   EXPECT_EQ(error.status(), Status::peer_lost);
@@ -285,14 +285,14 @@ TEST(DeviceFailure, AWaitForARankThatDiesEnds) {
 /// Nothing was ever sent between the two: the proxy asks on the kernel's behalf.
 TEST(DeviceFailure, AWaitForARankThatWasNeverHeardOfEnds) {
   run_processes(2, impatient_settings,
-                [](World& world, ProcessMeeting& meeting) {
+                [](World& world, ProcessRendezvous& rendezvous) {
                   auto window = must(Window::allocate(world, 4096));
                   auto proxy = must(DeviceProxy::open(window, patient()));
                   if (world.rank() == 1) {
-                    while (meeting.notes[0] == 0) std::this_thread::yield();
+                    while (rendezvous.notes[0] == 0) std::this_thread::yield();
                     ::raise(SIGKILL);
                   }
-                  meeting.notes[0] = 1;
+                  rendezvous.notes[0] = 1;
                   EXPECT_EQ(proxy.handle().wait_signal(1, device::Comparison::equal, 1, 1), device::Status::peer_lost);
                 },
                 {1});
@@ -302,7 +302,7 @@ TEST(DeviceFailure, AWaitForARankThatWasNeverHeardOfEnds) {
 TEST(DeviceIdle, AnIdleProxySleeps) {
   run_processes(
       1, [](int) { return loopback_settings(1); },
-      [](World& world, ProcessMeeting&) {
+      [](World& world, ProcessRendezvous&) {
         auto window = must(Window::allocate(world, 4096));
         auto proxy = must(DeviceProxy::open(window));
         EXPECT_TRUE(proxy.handle().signal(0, {0}).ok());

@@ -92,10 +92,10 @@ int reg(fid* domain, const void* memory, std::size_t bytes, std::uint64_t access
   return open_registration(domain, memory, bytes, access, result, context);
 }
 
-int regv(fid* domain, const iovec* pieces, std::size_t count, std::uint64_t access, std::uint64_t /*offset*/,
+int regv(fid* domain, const iovec* iov, std::size_t count, std::uint64_t access, std::uint64_t /*offset*/,
          std::uint64_t /*requested_key*/, std::uint64_t /*flags*/, fid_mr** result, void* context) {
   if (count != 1) return -FI_EINVAL;
-  return open_registration(domain, pieces->iov_base, pieces->iov_len, access, result, context);
+  return open_registration(domain, iov->iov_base, iov->iov_len, access, result, context);
 }
 
 int regattr(fid* domain, const fi_mr_attr* attributes, std::uint64_t /*flags*/, fid_mr** result) {

@@ -40,7 +40,7 @@ TEST_P(Inherited, NoSocketOfALinkThatStands) {
   ASSERT_TRUE(delivers());
   PostContext context;
   ASSERT_EQ(insist([&] {
-              return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, 8, kData), {}, &context);
+              return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.chunk(0, 8, kData), {}, &context);
             }),
             Post::posted);
   ASSERT_TRUE(pump_until([&] { return told(a_, &context) == 1; }));

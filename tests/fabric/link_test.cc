@@ -61,10 +61,10 @@ class ConnectedLink : public TwoRails {
     connect(a_, b_, kTag);
   }
   Post write(PostContext& context, std::size_t bytes = 4096, WriteOptions options = {}) {
-    return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, bytes, kData), options, &context);
+    return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.chunk(0, bytes, kData), options, &context);
   }
   Post read(PostContext& context, std::size_t bytes) {
-    return a_.rail->read({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, bytes, kData), &context);
+    return a_.rail->read({a_.peer, b_.at(0), b_.registration.key}, a_.chunk(0, bytes, kData), &context);
   }
   /// As many posts as the link takes while the peer does not move.
   std::size_t fill_link(std::vector<PostContext>& contexts, const std::function<Post(PostContext&)>& post) {
@@ -103,7 +103,7 @@ TEST_P(ConnectedLink, IsBusyUntilThePeerHasAccepted) {
   PostContext context;
   std::vector<std::pair<Rail*, Event>> alone;
   for (int i = 0; i < 1000; ++i) {
-    EXPECT_EQ(a_.rail->send(*fresh, a_.piece(0, 8, kControl), &context), Post::busy);
+    EXPECT_EQ(a_.rail->send(*fresh, a_.chunk(0, 8, kControl), &context), Post::busy);
     pump({a_.rail.get()}, alone, [n = 0]() mutable { return n++ == 1; });
   }
   a_.peer = *fresh;
@@ -122,7 +122,7 @@ TEST_P(ConnectedLink, IsLostAndRefusedWhereNobodyListens) {
   EXPECT_TRUE(find(a_, Event::Kind::lost)->refused);
   EXPECT_NE(find(a_, Event::Kind::lost)->error, 0);
   PostContext context;
-  EXPECT_EQ(a_.rail->send(*remote, a_.piece(0, 8, kControl), &context), Post::failed);
+  EXPECT_EQ(a_.rail->send(*remote, a_.chunk(0, 8, kControl), &context), Post::failed);
   a_.rail->disconnect(*remote);
   EXPECT_TRUE(delivers()) << "another link of the rail suffered";
 }
@@ -151,7 +151,7 @@ TEST_P(ConnectedLink, EndedUnderLoadGivesEveryContextBackOnce) {
   const std::size_t written = fill_link(writes, [&](PostContext& context) { return write(context, 1 << 20); });
   const std::size_t read_count = fill_link(reads, [&](PostContext& context) { return read(context, 1 << 20); });
   const std::size_t sent = fill_link(
-      sends, [&](PostContext& context) { return a_.rail->send(a_.peer, a_.piece(0, 2000, kControl), &context); });
+      sends, [&](PostContext& context) { return a_.rail->send(a_.peer, a_.chunk(0, 2000, kControl), &context); });
   pump_until([n = 0]() mutable { return n++ == 3; });
   ASSERT_EQ(told(a_, &reads.back()), 0u) << "nothing is under way any more";
   a_.rail->disconnect(a_.peer);
@@ -185,7 +185,7 @@ TEST_P(ConnectedLink, EndedInTheMiddleOfAReadHarmsNoOther) {
     for (std::size_t i = 0; i < reads.size(); ++i)
       ASSERT_EQ(insist([&] {
                   return a_.rail->read({a_.peer, b_.at(i * 16384), b_.registration.key},
-                                       a_.piece(i * 16384, 16384, kData), &reads[i]);
+                                       a_.chunk(i * 16384, 16384, kData), &reads[i]);
                 }),
                 Post::posted);
     expect_all_back_once(reads, reads.size());
@@ -210,10 +210,10 @@ TEST_P(ConnectedLink, WhatWasSentBeforeTheEndArrives) {
   std::vector<PostContext> sends(150);
   PostContext written;
   for (PostContext& context : receives)
-    ASSERT_EQ(b_.rail->receive(b_.piece(0, 2048, kControl), &context), Post::posted);
+    ASSERT_EQ(b_.rail->receive(b_.chunk(0, 2048, kControl), &context), Post::posted);
   feed(b_, 1);
   for (PostContext& context : sends)
-    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 1000, kControl), &context); }), Post::posted);
+    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.chunk(0, 1000, kControl), &context); }), Post::posted);
   ASSERT_EQ(insist([&] { return write(written, 4096, {.with_immediate = true, .immediate = 3}); }), Post::posted);
   // Where a write is done only once the target has taken it, that moves, too, one event at a time.
   std::vector<std::pair<Rail*, Event>> alone;
@@ -300,7 +300,7 @@ TEST_P(ConnectedLink, AFenceStopsAWriterInMidWrite) {
     expect_all_back_once(contexts, posted);
     log_.clear();
     connect(a_, b_, {kTag.id, epoch + 1});
-    ASSERT_TRUE(delivers()) << "a newer life was refused";
+    ASSERT_TRUE(delivers()) << "a newer epoch was refused";
     log_.clear();
   }
 }
@@ -309,9 +309,9 @@ TEST_P(ConnectedLink, AFenceIsDoneOnlyWhenWhatLandedHasBeenTold) {
   ASSERT_TRUE(delivers());
   std::vector<PostContext> receives(20);
   std::vector<PostContext> sends(20);
-  for (PostContext& context : receives) ASSERT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &context), Post::posted);
+  for (PostContext& context : receives) ASSERT_EQ(b_.rail->receive(b_.chunk(0, 64, kControl), &context), Post::posted);
   for (PostContext& context : sends)
-    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 64, kControl), &context); }), Post::posted);
+    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.chunk(0, 64, kControl), &context); }), Post::posted);
   a_.rail->ring();
   // One event at a time: the rail has more of them in hand when it is asked to fence.
   std::array<Event, 1> one;
@@ -325,7 +325,7 @@ TEST_P(ConnectedLink, AFenceIsDoneOnlyWhenWhatLandedHasBeenTold) {
   EXPECT_EQ(late, 0u);
 }
 
-TEST_P(ConnectedLink, AFencedLifeIsRefusedAndANewerOneTaken) {
+TEST_P(ConnectedLink, AFencedEpochIsRefusedAndANewerOneTaken) {
   ASSERT_TRUE(delivers());
   ASSERT_TRUE(fenced({kTag.id, 9}));
   ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1; }));
@@ -337,7 +337,7 @@ TEST_P(ConnectedLink, AFencedLifeIsRefusedAndANewerOneTaken) {
     EXPECT_FALSE(find(a_, Event::Kind::lost)->refused) << "somebody is there";
     const int refusal = GetParam().tcp()     ? FI_EACCES
                         : GetParam().verbs() ? static_cast<int>(verbs::kUnwanted)
-                                             : static_cast<int>(shm::kLifeRefused);
+                                             : static_cast<int>(shm::kEpochRefused);
     EXPECT_EQ(find(a_, Event::Kind::lost)->error, refusal);
   }
   log_.clear();
@@ -357,7 +357,7 @@ TEST_P(ConnectedLink, AFenceOfOneLinkLeavesTheOthers) {
   EXPECT_TRUE(fenced({999, 3})) << "a link that never was";
 }
 
-TEST_P(ConnectedLink, AnOlderLifeIsRefusedAndANewerOneEndsTheOlder) {
+TEST_P(ConnectedLink, AnOlderEpochIsRefusedAndANewerOneEndsTheOlder) {
   ASSERT_TRUE(delivers());
   auto older = a_.rail->connect(b_.rail->address(), {kTag.id, kTag.epoch - 1});
   ASSERT_TRUE(older.ok());
@@ -431,7 +431,7 @@ TEST_P(ConnectedLink, AKilledPeerLeavesNothingBehind) {
     }
   }
   PostContext heard;
-  ASSERT_EQ(b_.rail->receive(b_.piece(0, 1, kControl), &heard), Post::posted);
+  ASSERT_EQ(b_.rail->receive(b_.chunk(0, 1, kControl), &heard), Post::posted);
   ASSERT_TRUE(pump_until([&] { return told(b_, &heard) == 1; })) << "its lanes were not accepted";
   ASSERT_EQ(::kill(child, SIGKILL), 0);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);

@@ -34,8 +34,8 @@ TEST_P(RailContract, SendsMessagesInFullAndReportsBothSides) {
   PostContext sent;
   PostContext received;
   fill(std::span(a_.memory).first(1500), 1);
-  ASSERT_EQ(b_.rail->receive(b_.piece(0, 2048, kControl), &received), Post::posted);
-  ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 1500, kControl), &sent); }), Post::posted);
+  ASSERT_EQ(b_.rail->receive(b_.chunk(0, 2048, kControl), &received), Post::posted);
+  ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.chunk(0, 1500, kControl), &sent); }), Post::posted);
   ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::sent) == 1 && seen(b_, Event::Kind::received) == 1; }));
   EXPECT_EQ(find(a_, Event::Kind::sent)->context, &sent);
   EXPECT_EQ(find(b_, Event::Kind::received)->context, &received);
@@ -48,7 +48,7 @@ TEST_P(RailContract, WritesWithAnImmediateOnceTheBytesAreThere) {
   feed(b_, 1);
   fill(std::span(a_.memory).subspan(1000, 300000), 7);
   ASSERT_EQ(insist([&] {
-              return a_.rail->write({a_.peer, b_.at(5000), b_.registration.key}, a_.piece(1000, 300000, kData),
+              return a_.rail->write({a_.peer, b_.at(5000), b_.registration.key}, a_.chunk(1000, 300000, kData),
                                     {.with_immediate = true, .immediate = 0xfedcba98}, &context);
             }),
             Post::posted);
@@ -71,7 +71,7 @@ TEST_P(RailContract, WritesWithoutAnImmediateTellOnlyTheWriter) {
   const bool tells = a_.rail->capabilities().delivery_complete;
   EXPECT_EQ(tells, !GetParam().verbs());
   ASSERT_EQ(insist([&] {
-              return a_.rail->write({a_.peer, b_.at(64), b_.registration.key}, a_.piece(0, 64, kData),
+              return a_.rail->write({a_.peer, b_.at(64), b_.registration.key}, a_.chunk(0, 64, kData),
                                     {.delivery_complete = tells}, &context);
             }),
             Post::posted);
@@ -87,7 +87,7 @@ TEST_P(RailContract, DeliveryCompletionMeansVisibleAtTheTarget) {
   PostContext second;
   const auto write = [&](PostContext& context, std::size_t bytes) {
     return insist([&] {
-      return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, bytes, kData),
+      return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.chunk(0, bytes, kData),
                             {.with_immediate = true, .immediate = 1, .delivery_complete = true}, &context);
     });
   };
@@ -109,7 +109,7 @@ TEST_P(RailContract, ReadsTheRemoteRegion) {
   PostContext context;
   fill(std::span(b_.memory).subspan(4096, 70000), 11);
   ASSERT_EQ(insist([&] {
-              return a_.rail->read({a_.peer, b_.at(4096), b_.registration.key}, a_.piece(100, 70000, kData), &context);
+              return a_.rail->read({a_.peer, b_.at(4096), b_.registration.key}, a_.chunk(100, 70000, kData), &context);
             }),
             Post::posted);
   ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::read) == 1; }));
@@ -124,11 +124,11 @@ TEST_P(RailContract, ReachesItself) {
   PostContext sent;
   PostContext written;
   fill(std::span(a_.memory).first(128), 5);
-  ASSERT_EQ(a_.rail->receive(a_.piece(1024, 256, kControl), &received), Post::posted);
+  ASSERT_EQ(a_.rail->receive(a_.chunk(1024, 256, kControl), &received), Post::posted);
   feed(a_, 1);
-  ASSERT_EQ(insist([&] { return a_.rail->send(*self, a_.piece(0, 128, kControl), &sent); }), Post::posted);
+  ASSERT_EQ(insist([&] { return a_.rail->send(*self, a_.chunk(0, 128, kControl), &sent); }), Post::posted);
   ASSERT_EQ(insist([&] {
-              return a_.rail->write({*self, a_.at(4096), a_.registration.key}, a_.piece(0, 128, kData),
+              return a_.rail->write({*self, a_.at(4096), a_.registration.key}, a_.chunk(0, 128, kData),
                                     {.with_immediate = true, .immediate = 77}, &written);
             }),
             Post::posted);
@@ -145,7 +145,7 @@ TEST_P(RailContract, FullQueuesAnswerBusyAndEveryPostedWriteCompletesOnce) {
   PostContext first;
   feed(b_, 64);
   ASSERT_EQ(insist([&] {
-              return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, 8, kData), {}, &first);
+              return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.chunk(0, 8, kData), {}, &first);
             }),
             Post::posted);
   ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::written) == 1; }));
@@ -156,7 +156,7 @@ TEST_P(RailContract, FullQueuesAnswerBusyAndEveryPostedWriteCompletesOnce) {
   std::size_t posted = 0;
   Post answer = Post::posted;
   const auto post = [&] {
-    return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, 4096, kData),
+    return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.chunk(0, 4096, kData),
                           {.with_immediate = true, .immediate = static_cast<std::uint32_t>(posted)}, &contexts[posted]);
   };
   while (posted < many && (answer = post()) == Post::posted) ++posted;
@@ -184,12 +184,12 @@ TEST_P(RailContract, MessagesWithoutAReceiveWait) {
   std::vector<PostContext> receives(kMany);
   for (std::size_t i = 0; i < kMany; ++i) {
     a_.memory[i * 64] = static_cast<std::byte>(i);
-    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(i * 64, 64, kControl), &sends[i]); }), Post::posted);
+    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.chunk(i * 64, 64, kControl), &sends[i]); }), Post::posted);
   }
   for (int i = 0; i < 1000; ++i) pump_until([n = 0]() mutable { return n++ == 1; });
   EXPECT_EQ(seen(b_, Event::Kind::received), 0u);
   for (std::size_t i = 0; i < kMany; ++i)
-    ASSERT_EQ(b_.rail->receive(b_.piece(i * 64, 64, kControl), &receives[i]), Post::posted);
+    ASSERT_EQ(b_.rail->receive(b_.chunk(i * 64, 64, kControl), &receives[i]), Post::posted);
   ASSERT_TRUE(pump_until([&] { return seen(b_, Event::Kind::received) == kMany; }));
   for (std::size_t i = 0; i < kMany; ++i) EXPECT_EQ(b_.memory[i * 64], static_cast<std::byte>(i));
 }
@@ -199,16 +199,16 @@ TEST_P(RailContract, ReceivesAreBounded) {
   const std::size_t many = 100000;
   std::vector<PostContext> contexts(many);
   std::size_t posted = 0;
-  while (posted < many && b_.rail->receive(b_.piece(0, 64, kControl), &contexts[posted]) == Post::posted) ++posted;
+  while (posted < many && b_.rail->receive(b_.chunk(0, 64, kControl), &contexts[posted]) == Post::posted) ++posted;
   if (b_.rail->capabilities().landings_use_receives)
     EXPECT_GE(posted, b_.rail->capabilities().depth);
   else
     EXPECT_EQ(posted, b_.rail->capabilities().depth);
-  EXPECT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &contexts[posted]), Post::busy);
+  EXPECT_EQ(b_.rail->receive(b_.chunk(0, 64, kControl), &contexts[posted]), Post::busy);
   PostContext sent;
-  ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 8, kControl), &sent); }), Post::posted);
+  ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.chunk(0, 8, kControl), &sent); }), Post::posted);
   ASSERT_TRUE(pump_until([&] { return seen(b_, Event::Kind::received) == 1; }));
-  EXPECT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &contexts[posted]), Post::posted);
+  EXPECT_EQ(b_.rail->receive(b_.chunk(0, 64, kControl), &contexts[posted]), Post::posted);
   b_.rail->stop();  // before the contexts go
 }
 
@@ -218,12 +218,12 @@ TEST_P(RailContract, LanesDoNotStarveEachOther) {
   std::vector<PostContext> sends(kMany);
   std::vector<PostContext> receives(kMany);
   std::vector<PostContext> writes(kMany);
-  for (PostContext& context : receives) ASSERT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &context), Post::posted);
+  for (PostContext& context : receives) ASSERT_EQ(b_.rail->receive(b_.chunk(0, 64, kControl), &context), Post::posted);
   feed(b_, kMany);
   for (std::size_t i = 0; i < kMany; ++i) {
-    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 64, kControl), &sends[i]); }), Post::posted);
+    ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.chunk(0, 64, kControl), &sends[i]); }), Post::posted);
     ASSERT_EQ(insist([&] {
-                return a_.rail->write({a_.peer, b_.at(4096), b_.registration.key}, a_.piece(0, 64, kData),
+                return a_.rail->write({a_.peer, b_.at(4096), b_.registration.key}, a_.chunk(0, 64, kData),
                                       {.with_immediate = true, .immediate = 1}, &writes[i]);
               }),
               Post::posted);
@@ -250,7 +250,7 @@ TEST_P(RailContract, ABadKeyIsAnErrorCompletionAndNothingIsWritten) {
   ASSERT_EQ(
       insist([&] {
         return a_.rail->write(
-            {a_.peer, b_.at(0), b_.registration.key ^ 0x5555}, a_.piece(0, 64, kData),
+            {a_.peer, b_.at(0), b_.registration.key ^ 0x5555}, a_.chunk(0, 64, kData),
             {.with_immediate = true, .immediate = 9, .delivery_complete = a_.rail->capabilities().delivery_complete},
             &context);
       }),
@@ -271,7 +271,7 @@ TEST_P(RailContract, AKeyDiesWithItsRegistration) {
   PostContext context;
   const auto write = [&] {
     return insist([&] {
-      return a_.rail->write({a_.peer, registration->remote_base, registration->key}, a_.piece(0, 64, kData),
+      return a_.rail->write({a_.peer, registration->remote_base, registration->key}, a_.chunk(0, 64, kData),
                             {.delivery_complete = a_.rail->capabilities().delivery_complete}, &context);
     });
   };
@@ -295,7 +295,7 @@ class ExactRange : public TwoRails {
     EXPECT_TRUE(exact.ok()) << exact.error().text();
     const auto write = [&] {
       return a_.rail->write({a_.peer, exact->remote_base + static_cast<std::uint64_t>(shift), exact->key},
-                            a_.piece(0, kBytes, kData),
+                            a_.chunk(0, kBytes, kData),
                             {.delivery_complete = a_.rail->capabilities().delivery_complete}, &context);
     };
     EXPECT_EQ(insist(write), Post::posted);
@@ -362,25 +362,25 @@ TEST_P(RailContract, ADisconnectedRemoteIsRefusedAndItsPlaceIsUsedAgain) {
   const RemoteId old = a_.peer;
   a_.rail->disconnect(old);
   PostContext context;
-  EXPECT_EQ(a_.rail->send(old, a_.piece(0, 8, kControl), &context), Post::failed);
+  EXPECT_EQ(a_.rail->send(old, a_.chunk(0, 8, kControl), &context), Post::failed);
   EXPECT_NE(a_.rail->failure().find("send"), std::string::npos);
-  EXPECT_EQ(a_.rail->read({old, b_.at(0), b_.registration.key}, a_.piece(0, 8, kData), &context), Post::failed);
-  EXPECT_EQ(a_.rail->send(12345, a_.piece(0, 8, kControl), &context), Post::failed);
+  EXPECT_EQ(a_.rail->read({old, b_.at(0), b_.registration.key}, a_.chunk(0, 8, kData), &context), Post::failed);
+  EXPECT_EQ(a_.rail->send(12345, a_.chunk(0, 8, kControl), &context), Post::failed);
   a_.rail->disconnect(old);  // twice does no harm
   connect(a_, b_);
   EXPECT_EQ(a_.peer, old);
   PostContext received;
-  ASSERT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &received), Post::posted);
-  ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 8, kControl), &context); }), Post::posted);
+  ASSERT_EQ(b_.rail->receive(b_.chunk(0, 64, kControl), &received), Post::posted);
+  ASSERT_EQ(insist([&] { return a_.rail->send(a_.peer, a_.chunk(0, 8, kControl), &context); }), Post::posted);
   ASSERT_TRUE(pump_until([&] { return seen(b_, Event::Kind::received) == 1; }));
 }
 
 TEST_P(RailContract, AStoppedRailTouchesNothing) {
   PostContext received;
-  ASSERT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &received), Post::posted);
+  ASSERT_EQ(b_.rail->receive(b_.chunk(0, 64, kControl), &received), Post::posted);
   b_.rail->stop();
-  EXPECT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &received), Post::failed);
-  EXPECT_EQ(b_.rail->send(b_.peer, b_.piece(0, 64, kControl), &received), Post::failed);
+  EXPECT_EQ(b_.rail->receive(b_.chunk(0, 64, kControl), &received), Post::failed);
+  EXPECT_EQ(b_.rail->send(b_.peer, b_.chunk(0, 64, kControl), &received), Post::failed);
   EXPECT_FALSE(b_.rail->register_memory(b_.memory, {.remote = true}).ok());
   EXPECT_FALSE(b_.rail->connect(a_.rail->address(), {}).ok());
   std::array<Event, 4> events;
@@ -395,13 +395,13 @@ TEST_P(RailContract, WhatThePeersMachineTakesIsKnownWithoutItsProcess) {
   if (!before) GTEST_SKIP() << "this rail does not know";
   PostContext received;
   PostContext sent;
-  ASSERT_EQ(a_.rail->send(a_.peer, a_.piece(0, 64, kControl), &sent), Post::posted);
+  ASSERT_EQ(a_.rail->send(a_.peer, a_.chunk(0, 64, kControl), &sent), Post::posted);
   EXPECT_TRUE(pump({a_.rail.get()}, log_, [&] {
     const auto now = a_.rail->delivery(a_.peer);
     const bool in_memory = before->taken == 0;
     return now && !now->waits && (now->taken > before->taken || in_memory);
   }));
-  ASSERT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &received), Post::posted);
+  ASSERT_EQ(b_.rail->receive(b_.chunk(0, 64, kControl), &received), Post::posted);
   EXPECT_TRUE(pump_until([&] { return told(b_, &received) == 1 && told(a_, &sent) == 1; }));
 }
 

@@ -47,7 +47,7 @@ class Revoke : public TwoRails {
       idle_.push_back(event.context);
     }
     while (up_ && !idle_.empty()) {
-      const LocalPiece from{source_.data(), kBytes, source_registration_.descriptor[kData]};
+      const LocalChunk from{source_.data(), kBytes, source_registration_.descriptor[kData]};
       const Post answer =
           a_.rail->write({a_.peer, target_registration_.remote_base, target_registration_.key}, from, {}, idle_.back());
       if (answer == Post::failed) up_ = false;
@@ -128,7 +128,7 @@ TEST_P(Revoke, OtherRegistrationsKeepWorking) {
   fill(a_.memory, 7);
   PostContext context;
   ASSERT_EQ(insist([&] {
-              return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.piece(0, 65536, kData), {}, &context);
+              return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.chunk(0, 65536, kData), {}, &context);
             }),
             Post::posted);
   a_.rail->ring();
@@ -153,7 +153,7 @@ TEST_P(Revoke, OfWhatIsKnownToBeOverCostsNoLink) {
   ASSERT_TRUE(registration.ok());
   PostContext context;
   ASSERT_EQ(insist([&] {
-              return a_.rail->write({a_.peer, registration->remote_base, registration->key}, a_.piece(0, 4096, kData),
+              return a_.rail->write({a_.peer, registration->remote_base, registration->key}, a_.chunk(0, 4096, kData),
                                     {}, &context);
             }),
             Post::posted);

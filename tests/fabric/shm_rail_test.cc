@@ -39,7 +39,7 @@ class ShmRailTest : public ::testing::Test {
       return static_cast<std::size_t>(
           std::count_if(log.begin(), log.end(), [kind](const Event& event) { return event.kind == kind; }));
     }
-    LocalPiece piece(std::size_t bytes) { return {memory.data(), bytes, nullptr}; }
+    LocalChunk chunk(std::size_t bytes) { return {memory.data(), bytes, nullptr}; }
     std::uint64_t at(std::size_t offset) const { return registration.remote_base + offset; }
   };
 
@@ -80,7 +80,7 @@ class ShmRailTest : public ::testing::Test {
     return true;
   }
   Post write(std::size_t bytes, PostContext& context, std::uint64_t key) {
-    return a_.rail->write({a_.peer, b_.at(0), key}, a_.piece(bytes), {.with_immediate = true, .immediate = 5},
+    return a_.rail->write({a_.peer, b_.at(0), key}, a_.chunk(bytes), {.with_immediate = true, .immediate = 5},
                           &context);
   }
   bool posts(const std::function<Post()>& post) {
@@ -115,7 +115,7 @@ TEST_F(ShmRailTest, LongOperationsAreCopiedOnceShortOnesAreNot) {
 
   std::fill(b_.memory.begin(), b_.memory.end(), std::byte{9});
   ASSERT_TRUE(posts([&] {
-    return a_.rail->read({a_.peer, b_.at(0), b_.registration.key}, a_.piece(kLong), &context);
+    return a_.rail->read({a_.peer, b_.at(0), b_.registration.key}, a_.chunk(kLong), &context);
   }));
   ASSERT_TRUE(pump_until([&] { return a_.seen(Event::Kind::read) == 1; }));
   EXPECT_EQ(a_.rail->bytes_copied_once(), kLong);
@@ -127,9 +127,9 @@ TEST_F(ShmRailTest, AMessageOvertakesLongWrites) {
   std::array<PostContext, 8> writes;
   PostContext received;
   PostContext sent;
-  ASSERT_EQ(b_.rail->receive(b_.piece(64), &received), Post::posted);
+  ASSERT_EQ(b_.rail->receive(b_.chunk(64), &received), Post::posted);
   for (PostContext& context : writes) ASSERT_TRUE(posts([&] { return write(kLong, context, b_.registration.key); }));
-  ASSERT_TRUE(posts([&] { return a_.rail->send(a_.peer, a_.piece(64), &sent); }));
+  ASSERT_TRUE(posts([&] { return a_.rail->send(a_.peer, a_.chunk(64), &sent); }));
   ASSERT_TRUE(pump_until([&] { return b_.seen(Event::Kind::received) == 1; }));
   EXPECT_LT(b_.seen(Event::Kind::landed), writes.size());
   ASSERT_TRUE(pump_until([&] { return a_.seen(Event::Kind::written) == writes.size(); }));
@@ -155,14 +155,14 @@ TEST_F(ShmRailTest, TheGuardTellsBeforeTheEndOfTheLinkIsHeard) {
   PostContext received;
   ASSERT_EQ(write(kLong, context, b_.registration.key), Post::posted);
   // A message that waits for a receive keeps what comes after it in the ring: the end of the link, too.
-  ASSERT_EQ(a_.rail->send(a_.peer, a_.piece(8), &sent), Post::posted);
+  ASSERT_EQ(a_.rail->send(a_.peer, a_.chunk(8), &sent), Post::posted);
   b_.poll();
   ASSERT_LT(b_.rail->bytes_copied_once(), kLong);
   a_.rail->disconnect(a_.peer);
   for (int turn = 0; turn < 100; ++turn) b_.poll();
   EXPECT_EQ(b_.rail->bytes_copied_once(), kLong) << "it was not read to its end: this shows nothing";
   EXPECT_EQ(b_.seen(Event::Kind::landed), 0U);
-  ASSERT_EQ(b_.rail->receive(b_.piece(8), &received), Post::posted);
+  ASSERT_EQ(b_.rail->receive(b_.chunk(8), &received), Post::posted);
   ASSERT_TRUE(pump_until([&] { return b_.seen(Event::Kind::left) == 1; }));
   EXPECT_EQ(b_.seen(Event::Kind::landed), 0U);
 }
@@ -189,7 +189,7 @@ TEST_F(ShmRailTest, ALongReadOfAKeyThatIsGoneFails) {
   b_.rail->revoke(b_.registration);
   PostContext context;
   ASSERT_TRUE(posts([&] {
-    return a_.rail->read({a_.peer, b_.at(0), b_.registration.key}, a_.piece(kLong), &context);
+    return a_.rail->read({a_.peer, b_.at(0), b_.registration.key}, a_.chunk(kLong), &context);
   }));
   ASSERT_TRUE(pump_until([&] { return a_.seen(Event::Kind::failed) == 1; }));
   EXPECT_EQ(a_.log.back().error, kBadKey);
@@ -200,11 +200,11 @@ TEST_F(ShmRailTest, LongOperationsOutsideTheRegionFail) {
   PostContext context;
   const std::size_t offset = b_.memory.size() - kLong + 1;
   ASSERT_TRUE(posts([&] {
-    return a_.rail->write({a_.peer, b_.at(offset), b_.registration.key}, a_.piece(kLong), {}, &context);
+    return a_.rail->write({a_.peer, b_.at(offset), b_.registration.key}, a_.chunk(kLong), {}, &context);
   }));
   ASSERT_TRUE(pump_until([&] { return a_.seen(Event::Kind::failed) == 1; }));
   ASSERT_TRUE(posts([&] {
-    return a_.rail->read({a_.peer, b_.at(0) - 1, b_.registration.key}, a_.piece(kLong), &context);
+    return a_.rail->read({a_.peer, b_.at(0) - 1, b_.registration.key}, a_.chunk(kLong), &context);
   }));
   ASSERT_TRUE(pump_until([&] { return a_.seen(Event::Kind::failed) == 2; }));
   EXPECT_EQ(b_.rail->bytes_copied_once(), 0U);
@@ -278,7 +278,7 @@ TEST_F(ShmRailTest, NonsenseHarmsNobodyElse) {
 }
 
 /// What the test and its child tell each other.
-struct Meeting {
+struct SharedPage {
   std::atomic<int> stage{0};
   std::atomic<pid_t> pid{0};
   std::array<std::byte, 64> address{};
@@ -286,27 +286,27 @@ struct Meeting {
   std::uint64_t key = 0;
   std::uint64_t base = 0;
 };
-Meeting* make_meeting() {
-  void* const memory = ::mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return memory == MAP_FAILED ? nullptr : new (memory) Meeting;
+SharedPage* make_page() {
+  void* const memory = ::mmap(nullptr, sizeof(SharedPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return memory == MAP_FAILED ? nullptr : new (memory) SharedPage;
 }
 
-/// A process that writes a long piece, reads it back, and goes on until it is killed.
-[[noreturn]] void be_writer(const std::string& directory, Meeting& meeting) {
+/// A process that writes a long chunk, reads it back, and goes on until it is killed.
+[[noreturn]] void be_writer(const std::string& directory, SharedPage& page) {
   ShmRail::Options options;
   options.directory = directory;
   auto rail = ShmRail::open(options);
   if (!rail) ::_exit(2);
-  auto peer = (*rail)->connect(std::span(meeting.address).first(meeting.address_bytes), {4711, 0});
+  auto peer = (*rail)->connect(std::span(page.address).first(page.address_bytes), {4711, 0});
   if (!peer) ::_exit(3);
   std::vector<std::byte> memory(kLong, std::byte{0x42});
   std::array<PostContext, 2> contexts;
   int step = 0;
   for (;;) {
-    if (step == 0 && (*rail)->write({*peer, meeting.base, meeting.key}, {memory.data(), kLong, nullptr},
+    if (step == 0 && (*rail)->write({*peer, page.base, page.key}, {memory.data(), kLong, nullptr},
                                     {.with_immediate = true, .immediate = 6}, contexts.data()) == Post::posted)
       step = 1;
-    if (step == 2 && (*rail)->read({*peer, meeting.base + kLong, meeting.key}, {memory.data(), kLong, nullptr},
+    if (step == 2 && (*rail)->read({*peer, page.base + kLong, page.key}, {memory.data(), kLong, nullptr},
                                    &contexts[1]) == Post::posted)
       step = 3;
     std::array<Event, 8> events;
@@ -318,7 +318,7 @@ Meeting* make_meeting() {
       const bool right =
           std::all_of(memory.begin(), memory.end(), [](std::byte byte) { return byte == std::byte{0x24}; });
       // How it got the bytes, for the test to know.
-      meeting.stage = right ? ((*rail)->bytes_copied_once() == kLong ? 1 : 2) : 3;
+      page.stage = right ? ((*rail)->bytes_copied_once() == kLong ? 1 : 2) : 3;
     }
   }
 }
@@ -327,33 +327,33 @@ class ShmProcesses : public ShmRailTest {
  protected:
   void SetUp() override {
     ShmRailTest::SetUp();
-    meeting_ = make_meeting();
-    ASSERT_NE(meeting_, nullptr);
+    page_ = make_page();
+    ASSERT_NE(page_, nullptr);
     const auto address = b_.rail->address();
-    std::copy(address.begin(), address.end(), meeting_->address.begin());
-    meeting_->address_bytes = address.size();
-    meeting_->key = b_.registration.key;
-    meeting_->base = b_.registration.remote_base;
+    std::copy(address.begin(), address.end(), page_->address.begin());
+    page_->address_bytes = address.size();
+    page_->key = b_.registration.key;
+    page_->base = b_.registration.remote_base;
     std::fill(b_.memory.begin() + kLong, b_.memory.end(), std::byte{0x24});
   }
   void TearDown() override {
-    ::munmap(meeting_, sizeof *meeting_);
+    ::munmap(page_, sizeof *page_);
     ShmRailTest::TearDown();
   }
   void expect_both_ways(bool copied_once) {
-    ASSERT_TRUE(pump_until([&] { return b_.seen(Event::Kind::landed) == 1 && meeting_->stage != 0; }));
-    EXPECT_EQ(meeting_->stage, copied_once ? 1 : 2);
+    ASSERT_TRUE(pump_until([&] { return b_.seen(Event::Kind::landed) == 1 && page_->stage != 0; }));
+    EXPECT_EQ(page_->stage, copied_once ? 1 : 2);
     EXPECT_EQ(b_.rail->bytes_copied_once(), copied_once ? kLong : 0);
     EXPECT_TRUE(std::all_of(b_.memory.begin(), b_.memory.begin() + kLong,
                             [](std::byte byte) { return byte == std::byte{0x42}; }));
   }
-  Meeting* meeting_ = nullptr;
+  SharedPage* page_ = nullptr;
 };
 
 TEST_F(ShmProcesses, ReadEachOthersMemoryAndAKilledOneLeavesNothing) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
-  if (child == 0) be_writer(directory_, *meeting_);
+  if (child == 0) be_writer(directory_, *page_);
   expect_both_ways(true);
   ASSERT_EQ(::kill(child, SIGKILL), 0);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
@@ -367,8 +367,8 @@ TEST_F(ShmProcesses, InAnotherPidNamespaceUseTheRing) {
   if (child == 0) {
     if (::unshare(CLONE_NEWPID) != 0) ::_exit(77);
     const pid_t inside = ::fork();
-    if (inside == 0) be_writer(directory_, *meeting_);
-    meeting_->pid = inside;
+    if (inside == 0) be_writer(directory_, *page_);
+    page_->pid = inside;
     int status = 0;
     ::waitpid(inside, &status, 0);
     ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 0);
@@ -379,7 +379,7 @@ TEST_F(ShmProcesses, InAnotherPidNamespaceUseTheRing) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "may not make a pid namespace";
   ASSERT_EQ(status, 0) << "the child ended early";
   expect_both_ways(false);
-  ASSERT_EQ(::kill(meeting_->pid, SIGKILL), 0);
+  ASSERT_EQ(::kill(page_->pid, SIGKILL), 0);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   ASSERT_TRUE(pump_until([&] { return b_.seen(Event::Kind::left) == 1; }));
 }

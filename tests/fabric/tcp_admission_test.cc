@@ -34,15 +34,15 @@ double cpu_seconds() {
 
 class TcpAdmission : public TwoRails {
  protected:
-  tcp::RailAddress target() const { return *tcp::RailAddress::parse(b_.rail->address(), "test"); }
-  Fd knock() const {
-    const tcp::RailAddress there = target();
+  tcp::TcpRailAddress target() const { return *tcp::TcpRailAddress::parse(b_.rail->address(), "test"); }
+  Fd connect_to_rail() const {
+    const tcp::TcpRailAddress there = target();
     Fd socket(::socket(there.endpoint.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     return ::connect(socket.get(), there.endpoint.get(), there.endpoint.length) == 0 ? std::move(socket) : Fd();
   }
   /// What the rail does with a connection that says this: the bytes of its answer, until it closes.
   std::vector<std::byte> answer_to(std::span<const std::byte> bytes) {
-    const Fd socket = knock();
+    const Fd socket = connect_to_rail();
     EXPECT_TRUE(static_cast<bool>(socket));
     EXPECT_EQ(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
     std::vector<std::byte> answer;
@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Beds, TcpAdmission, ::testing::Values(kSockets),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(TcpAdmission, AWrongSecretIsRejected) {
-  tcp::RailAddress address = target();
+  tcp::TcpRailAddress address = target();
   address.secret[3] ^= std::byte{1};
   auto remote = a_.rail->connect(address.pack(), {99, 1});
   ASSERT_TRUE(remote.ok());
@@ -120,15 +120,15 @@ TEST_P(TcpAdmission, HalvesOfGreetingsHoldAFewSlotsForAWhile) {
   ASSERT_TRUE(delivers());
   const std::size_t before = descriptor_count();
   const auto greeting = hello().pack(tcp::admission_key(target().secret, {}));
-  std::vector<Fd> strangers;
+  std::vector<Fd> unauthenticated;
   for (int i = 0; i < 200; ++i) {
-    strangers.push_back(knock());
-    ASSERT_TRUE(static_cast<bool>(strangers.back()));
-    (void)::send(strangers.back().get(), greeting.data(), greeting.size() / 2, MSG_NOSIGNAL);
+    unauthenticated.push_back(connect_to_rail());
+    ASSERT_TRUE(static_cast<bool>(unauthenticated.back()));
+    (void)::send(unauthenticated.back().get(), greeting.data(), greeting.size() / 2, MSG_NOSIGNAL);
     pump_until([n = 0]() mutable { return n++ == 20; });
   }
   EXPECT_TRUE(delivers());
-  EXPECT_LE(descriptor_count(), before + strangers.size() + kSlots);
+  EXPECT_LE(descriptor_count(), before + unauthenticated.size() + kSlots);
   // A new link gets through at once, and none of them ever becomes one.
   connect(a_, b_, {50, 1});
   EXPECT_TRUE(delivers());
@@ -136,7 +136,7 @@ TEST_P(TcpAdmission, HalvesOfGreetingsHoldAFewSlotsForAWhile) {
 }
 
 /// 10,000 connections with halves of messages, as fast as another process can make them.
-[[noreturn]] void attack(const tcp::RailAddress& there, std::span<const std::byte> half) {
+[[noreturn]] void attack(const tcp::TcpRailAddress& there, std::span<const std::byte> half) {
   std::array<int, 400> open{};
   open.fill(-1);
   for (std::size_t i = 0; i < 10000; ++i) {
@@ -153,7 +153,7 @@ TEST_P(TcpAdmission, HalvesOfGreetingsHoldAFewSlotsForAWhile) {
 TEST_P(TcpAdmission, AFloodLeavesTrafficAtItsRateAndDescriptorsBounded) {
   ASSERT_TRUE(delivers());
   const std::size_t before = descriptor_count();
-  const tcp::RailAddress there = target();
+  const tcp::TcpRailAddress there = target();
   std::array<std::byte, tcp::kHelloBytes - 1> half{};
   const auto greeting = hello().pack({});
   std::copy_n(greeting.begin(), half.size(), half.begin());

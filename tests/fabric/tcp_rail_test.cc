@@ -52,7 +52,7 @@ class TcpRailTest : public TwoRails {
   Post write(PostContext& context, const Registration& to, std::size_t offset, std::size_t bytes,
              WriteOptions options = {}) {
     return insist([&] {
-      return a_.rail->write({a_.peer, to.remote_base + offset, to.key}, a_.piece(0, bytes, kData), options, &context);
+      return a_.rail->write({a_.peer, to.remote_base + offset, to.key}, a_.chunk(0, bytes, kData), options, &context);
     });
   }
   void settle() {
@@ -108,7 +108,7 @@ TEST_P(TcpRailTest, LinksThatFaceEachOtherShareOneConnection) {
   settle();
   const std::size_t before = descriptors_now().size();
   for (std::uint32_t round = 1; round <= 30; ++round) {
-    // Both dial at once, or one after the other.
+    // Both connect at once, or one after the other.
     connect(a_, b_, {kThere.id, round, kThere.facing});
     if (round % 3 == 0) {
       ASSERT_TRUE(delivers());
@@ -165,7 +165,7 @@ TEST_P(TcpRailTest, ARefusedOperationIsToBlameAndTheLinkGoesOn) {
   fill(std::span(a_.memory), 1);
   ASSERT_EQ(write(contexts[1], b_.registration, 4096, 1 << 20, {.with_immediate = true}), Post::posted);
   ASSERT_EQ(write(contexts[2], b_.registration, UINT64_MAX - 5, 8), Post::posted);
-  ASSERT_EQ(a_.rail->read({a_.peer, 1 << 20, b_.registration.key}, a_.piece(0, 8, kData), &contexts[3]), Post::posted);
+  ASSERT_EQ(a_.rail->read({a_.peer, 1 << 20, b_.registration.key}, a_.chunk(0, 8, kData), &contexts[3]), Post::posted);
   ASSERT_EQ(write(contexts[4], b_.registration, 0, 64), Post::posted);
   ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::failed) == 4 && seen(a_, Event::Kind::written) == 1; }));
   for (const auto& [rail, event] : log_) {
@@ -216,7 +216,7 @@ TEST_P(TcpRailTest, RevokedMemoryIsNotReadInTheMiddleOfARead) {
     std::array<PostContext, 8> contexts;
     for (PostContext& context : contexts)
       ASSERT_EQ(insist([&] {
-                  return a_.rail->read({a_.peer, 0, registration->key}, a_.piece(0, 1 << 20, kData), &context);
+                  return a_.rail->read({a_.peer, 0, registration->key}, a_.chunk(0, 1 << 20, kData), &context);
                 }),
                 Post::posted);
     pump_until([n = 0u, round]() mutable { return n++ == round % 13; });
@@ -266,8 +266,8 @@ TEST_P(TcpRailTest, AMessageDoesNotWaitForAllTheDataBeforeIt) {
     ASSERT_EQ(write(context, b_.registration, 0, 1 << 20, {.with_immediate = true}), Post::posted);
   PostContext sent;
   PostContext received;
-  ASSERT_EQ(b_.rail->receive(b_.piece(0, 64, kControl), &received), Post::posted);
-  ASSERT_EQ(a_.rail->send(a_.peer, a_.piece(0, 8, kControl), &sent), Post::posted);
+  ASSERT_EQ(b_.rail->receive(b_.chunk(0, 64, kControl), &received), Post::posted);
+  ASSERT_EQ(a_.rail->send(a_.peer, a_.chunk(0, 8, kControl), &sent), Post::posted);
   ASSERT_TRUE(pump_until([&] { return seen(b_, Event::Kind::landed) == kWrites && told(b_, &received) == 1; }));
   std::size_t before = 0;
   for (const auto& [rail, event] : log_) {
@@ -314,7 +314,7 @@ TEST_P(TcpRailTest, AStoppedProcessIsAliveAndAKilledOneIsLost) {
   auto remote = a_.rail->connect(there, {900, 1});
   ASSERT_TRUE(remote.ok());
   PostContext sent;
-  ASSERT_EQ(insist([&] { return a_.rail->send(*remote, a_.piece(0, 8, kControl), &sent); }), Post::posted);
+  ASSERT_EQ(insist([&] { return a_.rail->send(*remote, a_.chunk(0, 8, kControl), &sent); }), Post::posted);
   ASSERT_EQ(::kill(child, SIGSTOP), 0);
   // Long enough for the last word to be old: what answers from here on is the kernel.
   std::this_thread::sleep_for(std::chrono::seconds(4));

@@ -25,7 +25,7 @@ class TwoRails : public ::testing::TestWithParam<Bed> {
     Registration registration;
     std::deque<PostContext> fed;  ///< receives that `feed` keeps posted
 
-    LocalPiece piece(std::size_t offset, std::size_t bytes, std::size_t lane) {
+    LocalChunk chunk(std::size_t offset, std::size_t bytes, std::size_t lane) {
       return {memory.data() + offset, bytes, registration.descriptor[lane]};
     }
     std::uint64_t at(std::size_t offset) const { return registration.remote_base + offset; }
@@ -82,7 +82,7 @@ class TwoRails : public ::testing::TestWithParam<Bed> {
       ASSERT_EQ(side.rail->receive(fodder(side), &side.fed.back()), Post::posted);
     }
   }
-  static LocalPiece fodder(Side& side) { return side.piece(side.memory.size() - 64, 64, kControl); }
+  static LocalChunk fodder(Side& side) { return side.chunk(side.memory.size() - 64, 64, kControl); }
   void feed_again() {
     for (; looked_at_ < log_.size(); ++looked_at_) {
       const auto& [rail, event] = log_[looked_at_];
@@ -121,8 +121,8 @@ class TwoRails : public ::testing::TestWithParam<Bed> {
     PostContext sent;
     const std::size_t before = seen(b_, Event::Kind::received);
     const std::size_t told_before = told(a_, &sent);  // an earlier call may have had its context in the same place
-    if (b_.rail->receive(b_.piece(0, 64, kControl), &received) != Post::posted) return false;
-    if (insist([&] { return a_.rail->send(a_.peer, a_.piece(0, 8, kControl), &sent); }) != Post::posted) return false;
+    if (b_.rail->receive(b_.chunk(0, 64, kControl), &received) != Post::posted) return false;
+    if (insist([&] { return a_.rail->send(a_.peer, a_.chunk(0, 8, kControl), &sent); }) != Post::posted) return false;
     return pump_until(
         [&] { return seen(b_, Event::Kind::received) == before + 1 && told(a_, &sent) == told_before + 1; });
   }

@@ -41,7 +41,7 @@ TEST_F(VerbsDiscovery, TakesTheIpv4AddressOfRoCEVersion2) {
   for (std::size_t i = 0; i < offers->size(); ++i) {
     const verbs::Port port = port_of((*offers)[i]);
     EXPECT_EQ(port.gid_index, 3) << "0 and 2 are of version 1, 1 is link-local";
-    EXPECT_EQ(port.place, "127.0.0." + std::to_string(i + 1));
+    EXPECT_EQ(port.gid_text, "127.0.0." + std::to_string(i + 1));
     EXPECT_EQ((*offers)[i].line_rate, 4 * 25e9 / 8);
     EXPECT_TRUE((*offers)[i].loopback);
     EXPECT_EQ((*offers)[i].fabric, (*offers)[0].fabric) << "one network, whoever has the address";
@@ -54,7 +54,7 @@ TEST_F(VerbsDiscovery, TheSettingNamesAnother) {
   auto offers = discover(settings);
   ASSERT_TRUE(offers.ok());
   EXPECT_EQ(port_of(offers->front()).gid_index, 1);
-  EXPECT_THAT(port_of(offers->front()).place, HasSubstr("fe80"));
+  EXPECT_THAT(port_of(offers->front()).gid_text, HasSubstr("fe80"));
   for (const int index : {5, 77}) {
     settings.gid_index = index;
     offers = discover(settings);
@@ -106,7 +106,7 @@ TEST_F(VerbsDiscovery, PortsThatAreDownOrAbsentAreNamed) {
   auto offers = discover(all());
   ASSERT_TRUE(offers.ok());
   EXPECT_THAT(names(*offers), ElementsAre("fake1", "fake1:2", "fake2"));
-  EXPECT_NE(port_of((*offers)[0]).place, port_of((*offers)[1]).place);
+  EXPECT_NE(port_of((*offers)[0]).gid_text, port_of((*offers)[1]).gid_text);
   network_.port_down(1, 1);
   network_.port_down(1, 2);
   network_.port_down(2, 1);
@@ -215,14 +215,14 @@ TEST_F(VerbsDiscovery, TheGidIndexMayBeChosenForLinksToo) {
 }
 
 TEST_F(VerbsDiscovery, ADeviceWhosePlaceInTheSystemIsGoneIsDead) {
-  const auto place = std::filesystem::temp_directory_path() / ("verbs-place-" + std::to_string(::getpid()));
-  std::filesystem::create_directory(place);
-  network_.options(0).system_path = place;
+  const auto gid_text = std::filesystem::temp_directory_path() / ("verbs-place-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(gid_text);
+  network_.options(0).system_path = gid_text;
   Side& a = open(0);
   Side& b = open(1);
   const RemoteId link = connect(a, b, {1, 1});
   ASSERT_TRUE(delivers(a, b, link));
-  std::filesystem::remove(place);
+  std::filesystem::remove(gid_text);
   ASSERT_TRUE(pump([&] { return a.seen(Event::Kind::rail_down) == 1; }));
   EXPECT_EQ(a.lost(link), 1u);
   EXPECT_EQ(network_.count(0, Device::context).alive, 0u);

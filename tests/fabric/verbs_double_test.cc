@@ -207,7 +207,7 @@ TEST_F(VerbsDouble, EndsThatDoNotAgreeDoNotMeet) {
 TEST_F(VerbsDouble, AWrongLocalKeyIsTheSendersFault) {
   Line line(calls_, 0, 1);
   Work work(line.near, IBV_WR_RDMA_WRITE, 1, 0, 8);
-  work.piece.lkey = line.near.region->rkey;
+  work.sge.lkey = line.near.region->rkey;
   ASSERT_EQ(work.at(line.far, 0).post(line.out), 0);
   EXPECT_EQ(line.near.poll()->status, IBV_WC_LOC_PROT_ERR);
   EXPECT_FALSE(line.far.event());

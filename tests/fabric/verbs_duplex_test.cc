@@ -1,4 +1,4 @@
-/// Two links that face each other share one queue pair, whoever calls first and whatever happens to the letters.
+/// Two links that face each other share one queue pair, whoever calls first and whatever happens to the CM messages.
 #include "fabric/verbs_rails.hpp"
 
 namespace railyard::fabric {
@@ -7,7 +7,7 @@ namespace {
 constexpr LinkTag kThere{1, 1, 2};
 constexpr LinkTag kBack{2, 1, 1};
 
-LinkTag life(LinkTag tag, std::uint32_t epoch) {
+LinkTag in_epoch(LinkTag tag, std::uint32_t epoch) {
   tag.epoch = epoch;
   return tag;
 }
@@ -65,15 +65,15 @@ TEST_P(VerbsDuplex, TheLinkBackTakesTheOneThatStands) {
   expect_none_after_end();
 }
 
-TEST_P(VerbsDuplex, LostLettersAreRepeated) {
+TEST_P(VerbsDuplex, LostCmMessagesAreRepeated) {
   std::uint32_t epoch = 0;
   for (unsigned every = 2; every <= 5; ++every) {
     for (const bool at_once : {true, false}) {
       network_.lose_every(0, every);
       network_.lose_every(1, every + 1);
-      there_ = connect(*a_, *b_, life(kThere, ++epoch));
+      there_ = connect(*a_, *b_, in_epoch(kThere, ++epoch));
       if (!at_once) pump_for(std::chrono::milliseconds(3));
-      back_ = connect(*b_, *a_, life(kBack, epoch));
+      back_ = connect(*b_, *a_, in_epoch(kBack, epoch));
       SCOPED_TRACE(every);
       expect_one_pair();
       expect_none_after_end();
@@ -81,7 +81,7 @@ TEST_P(VerbsDuplex, LostLettersAreRepeated) {
   }
 }
 
-TEST_P(VerbsDuplex, DoubledSwappedAndLateLettersDoNoHarm) {
+TEST_P(VerbsDuplex, DoubledSwappedAndLateCmMessagesDoNoHarm) {
   std::uint32_t epoch = 1;
   for (const int harm : {0, 1, 2, 3}) {
     for (const int delay : {0, 1, 10}) {
@@ -91,9 +91,9 @@ TEST_P(VerbsDuplex, DoubledSwappedAndLateLettersDoNoHarm) {
         network_.delay_datagrams(device, std::chrono::milliseconds(harm == 3 ? 30 : 0));
       }
       SCOPED_TRACE(::testing::Message() << harm << " " << delay);
-      there_ = connect(*a_, *b_, life(kThere, epoch));
+      there_ = connect(*a_, *b_, in_epoch(kThere, epoch));
       pump_for(std::chrono::milliseconds(delay));
-      back_ = connect(*b_, *a_, life(kBack, epoch++));
+      back_ = connect(*b_, *a_, in_epoch(kBack, epoch++));
       expect_one_pair();
       for (const std::size_t device : {0u, 1u}) {
         network_.duplicate_datagrams(device, 0);
@@ -114,7 +114,7 @@ TEST_P(VerbsDuplex, OneEndsAndTheOtherGoesOn) {
     EXPECT_EQ(b_->find(Event::Kind::left)->link.id, kThere.id);
     ASSERT_TRUE(delivers(*b_, *a_, back_));
     EXPECT_EQ(network_.count(Device::connected_pair).created, 2u);
-    there_ = connect(*a_, *b_, life(kThere, epoch));
+    there_ = connect(*a_, *b_, in_epoch(kThere, epoch));
     expect_one_pair();
   }
   expect_none_after_end();
@@ -135,43 +135,43 @@ TEST_P(VerbsDuplex, AnEndUnderLoadTakesTheOtherAlongAndBothComeBack) {
     EXPECT_EQ(a_->seen(Event::Kind::lost), 0u);
     b_->rail->disconnect(back_);
     b_->log.clear();
-    there_ = connect(*a_, *b_, life(kThere, epoch));
-    back_ = connect(*b_, *a_, life(kBack, epoch));
+    there_ = connect(*a_, *b_, in_epoch(kThere, epoch));
+    back_ = connect(*b_, *a_, in_epoch(kBack, epoch));
     expect_one_pair();
     b_->log.clear();
   }
 }
 
-TEST_P(VerbsDuplex, AFenceShutsBothAndBothComeBackInNewLives) {
+TEST_P(VerbsDuplex, AFenceShutsBothAndBothComeBackInNewEpochs) {
   connect_both();
   expect_one_pair();
   for (std::uint32_t epoch = 1; epoch < 6; ++epoch) {
     const auto posted = fill(*a_, *b_, there_, 20);
-    ASSERT_TRUE(fenced(*b_, life(kThere, epoch)));
+    ASSERT_TRUE(fenced(*b_, in_epoch(kThere, epoch)));
     expect_back_once(*a_, posted);
     ASSERT_TRUE(pump([&] { return a_->lost(there_) == 1 && b_->lost(back_) == 1; }));
     EXPECT_EQ(b_->seen(Event::Kind::left), 0u) << "it was fenced";
     a_->rail->disconnect(there_);
     b_->rail->disconnect(back_);
-    // The old life is not wanted any more.
-    const RemoteId old = connect(*a_, *b_, life(kThere, epoch));
+    // The old epoch is not wanted any more.
+    const RemoteId old = connect(*a_, *b_, in_epoch(kThere, epoch));
     ASSERT_TRUE(pump([&] { return a_->lost(old) == (old == there_ ? 2u : 1u); }));
     EXPECT_EQ(a_->log.back().error, verbs::kUnwanted);
     a_->rail->disconnect(old);
     a_->log.clear();
     b_->log.clear();
-    there_ = connect(*a_, *b_, life(kThere, epoch + 1));
-    back_ = connect(*b_, *a_, life(kBack, epoch + 1));
+    there_ = connect(*a_, *b_, in_epoch(kThere, epoch + 1));
+    back_ = connect(*b_, *a_, in_epoch(kBack, epoch + 1));
     expect_one_pair();
   }
   expect_none_after_end();
 }
 
-TEST_P(VerbsDuplex, AnOldLifeIsRefusedWithoutHarmToThePair) {
-  there_ = connect(*a_, *b_, life(kThere, 7));
-  back_ = connect(*b_, *a_, life(kBack, 7));
+TEST_P(VerbsDuplex, AnOldEpochIsRefusedWithoutHarmToThePair) {
+  there_ = connect(*a_, *b_, in_epoch(kThere, 7));
+  back_ = connect(*b_, *a_, in_epoch(kBack, 7));
   expect_one_pair();
-  const RemoteId old = connect(*a_, *b_, life(kThere, 3));
+  const RemoteId old = connect(*a_, *b_, in_epoch(kThere, 3));
   ASSERT_TRUE(pump([&] { return a_->lost(old) == 1; }));
   a_->rail->disconnect(old);
   a_->log.clear();
@@ -182,26 +182,26 @@ TEST_P(VerbsDuplex, AnOldLifeIsRefusedWithoutHarmToThePair) {
 TEST_P(VerbsDuplex, ACallRefusedForItsAgeDoesNotEndTheLinkBack) {
   back_ = connect(*b_, *a_, kBack);
   ASSERT_TRUE(delivers(*b_, *a_, back_));
-  ASSERT_TRUE(fenced(*b_, life(kThere, 5)));
-  there_ = connect(*a_, *b_, life(kThere, 5));  // it would use the pair that stands
+  ASSERT_TRUE(fenced(*b_, in_epoch(kThere, 5)));
+  there_ = connect(*a_, *b_, in_epoch(kThere, 5));  // it would use the pair that stands
   ASSERT_TRUE(pump([&] { return a_->lost(there_) == 1; }));
   EXPECT_EQ(a_->find(Event::Kind::lost)->error, verbs::kUnwanted);
   a_->rail->disconnect(there_);
   ASSERT_TRUE(delivers(*b_, *a_, back_));
   a_->log.clear();
-  there_ = connect(*a_, *b_, life(kThere, 6));
+  there_ = connect(*a_, *b_, in_epoch(kThere, 6));
   expect_one_pair();
   expect_none_after_end();
 }
 
-/// How far the two are when one of them is gone without a word: its letters are lost from then on.
-enum class Vanishing : std::uint8_t { calls, answers, stands, guest_only };
+/// How far the two are when one of them is gone without a word: its CM messages are lost from then on.
+enum class Vanishing : std::uint8_t { calls, answers, stands, inbound_link_only };
 
 class VerbsVanishing : public VerbsRails, public ::testing::WithParamInterface<Vanishing> {};
 
 INSTANTIATE_TEST_SUITE_P(Stages, VerbsVanishing,
                          ::testing::Values(Vanishing::calls, Vanishing::answers, Vanishing::stands,
-                                           Vanishing::guest_only));
+                                           Vanishing::inbound_link_only));
 
 TEST_P(VerbsVanishing, NothingIsLeftAfterAWhile) {
   Side& a = open(0);

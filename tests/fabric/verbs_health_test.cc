@@ -7,7 +7,7 @@ namespace {
 using VerbsGhosts = VerbsRails;
 
 /// Promise 3: the network still holds what a link sent when that link is given up.
-TEST_F(VerbsGhosts, NothingOfAnOldLifeLandsAfterItsFence) {
+TEST_F(VerbsGhosts, NothingOfAnOldEpochLandsAfterItsFence) {
   network_.retry_time(std::chrono::milliseconds(2));
   Side& a = open(0);
   Side& b = open(1);
@@ -20,7 +20,7 @@ TEST_F(VerbsGhosts, NothingOfAnOldLifeLandsAfterItsFence) {
     std::vector<PostContext*> posted;
     for (int i = 0; i < 8; ++i) {
       posted.push_back(a.fresh());
-      ASSERT_EQ(a.rail->write(a.to(link, b, 0), a.piece(0, 512), {.with_immediate = i % 2 == 0}, posted.back()),
+      ASSERT_EQ(a.rail->write(a.to(link, b, 0), a.chunk(0, 512), {.with_immediate = i % 2 == 0}, posted.back()),
                 Post::posted);
     }
     if (epoch % 3 == 0) a.rail->disconnect(link);
@@ -53,7 +53,7 @@ TEST_F(VerbsGhosts, WithoutAFenceTheyWouldLand) {
 
 class VerbsHealth : public VerbsRails {
  protected:
-  /// Queue pairs are numbered from 0x100 on each device; letters have the first.
+  /// Queue pairs are numbered from 0x100 on each device; CM messages have the first.
   std::uint32_t newest_pair(std::size_t device) const {
     return 0x100 + static_cast<std::uint32_t>(network_.count(device, Device::connected_pair).created);
   }
@@ -99,14 +99,14 @@ TEST_F(VerbsHealth, ADeadDeviceLosesEveryLinkOnceAndGivesEverythingBack) {
     posted.insert(posted.end(), some.begin(), some.end());
   }
   posted.push_back(a.fresh());
-  ASSERT_EQ(a.rail->send(links[0], a.piece(0, 8), posted.back()), Post::posted);  // its doorbell is not rung
+  ASSERT_EQ(a.rail->send(links[0], a.chunk(0, 8), posted.back()), Post::posted);  // its doorbell is not rung
   network_.kill(0);
   ASSERT_TRUE(pump([&] { return a.seen(Event::Kind::rail_down) == 1; }));
   expect_back_once(a, posted);
   for (const RemoteId link : links) {
     EXPECT_EQ(a.lost(link), 1u);
     PostContext* const context = a.fresh();
-    EXPECT_EQ(a.rail->send(link, a.piece(0, 8), context), Post::failed);
+    EXPECT_EQ(a.rail->send(link, a.chunk(0, 8), context), Post::failed);
     EXPECT_THAT(a.rail->failure(), ::testing::HasSubstr("gone"));
     a.rail->disconnect(link);
   }

@@ -54,7 +54,7 @@ TEST_F(VerbsLimits, ASecondRailThatDoesNotFitLeavesTheFirstAlone) {
 }
 
 TEST_F(VerbsLimits, NoFurtherQueuePairIsAnErrorOfThatLinkAlone) {
-  network_.options(0).limits.max_qp = 4;  // one of them is for letters
+  network_.options(0).limits.max_qp = 4;  // one of them is for CM messages
   Side& a = open(0);
   Side& b = open(1);
   std::vector<RemoteId> links;
@@ -116,7 +116,7 @@ TEST_F(VerbsLimits, NoFurtherAddressIsAnErrorOfThatPeerAlone) {
 }
 
 TEST_F(VerbsLimits, NoFurtherRegionIsAnErrorOfThatMemoryAlone) {
-  network_.options(0).limits.max_mr = 2;  // letters, and the side's own
+  network_.options(0).limits.max_mr = 2;  // CM messages, and the side's own
   Side& a = open(0);
   Side& b = open(1);
   const RemoteId link = connect(a, b, {1, 1});
@@ -145,8 +145,8 @@ TEST_F(VerbsLimits, ShortQueuesAreBackPressureOnly) {
     for (std::size_t turn = 0; turn < 8 * links.size(); ++turn) {
       const RemoteId link = links[turn % links.size()];
       PostContext* const context = a.fresh();
-      const Post answer = posted.size() % 3 == 0 ? a.rail->send(link, a.piece(0, 48), context)
-                                                 : a.rail->write(a.to(link, b, 64), a.piece(0, 48),
+      const Post answer = posted.size() % 3 == 0 ? a.rail->send(link, a.chunk(0, 48), context)
+                                                 : a.rail->write(a.to(link, b, 64), a.chunk(0, 48),
                                                                  {.with_immediate = posted.size() % 3 == 1}, context);
       ASSERT_NE(answer, Post::failed) << a.rail->failure();
       if (answer == Post::posted) posted.push_back(context);
@@ -178,9 +178,9 @@ TEST_F(VerbsLimits, EveryPairMayBreakAtOnceWithoutTheCompletionQueueRunningOver)
   EXPECT_GT(posted.size(), 200u);
   for (const RemoteId link : links) {
     PostContext* const context = a.fresh();
-    EXPECT_EQ(a.rail->send(link, a.piece(0, 8), context), Post::busy);
+    EXPECT_EQ(a.rail->send(link, a.chunk(0, 8), context), Post::busy);
   }
-  // Queue pairs are numbered from 0x100, the first is for letters.
+  // Queue pairs are numbered from 0x100, the first is for CM messages.
   for (std::uint32_t number = 1; number <= links.size(); ++number) network_.break_pair(0, 0x100 + number);
   network_.thaw(0);
   expect_back_once(a, posted);
@@ -197,7 +197,7 @@ TEST_F(VerbsLimits, EveryPairMayBreakAtOnceWithoutTheCompletionQueueRunningOver)
 }
 
 TEST_F(VerbsLimits, AQueueFullOfReceivesAndWorkDoesNotRunOver) {
-  constexpr int kEntries = 400;  // 100 receives, 160 for letters, 140 work requests
+  constexpr int kEntries = 400;  // 100 receives, 160 for CM messages, 140 work requests
   for (std::size_t device : {0u, 1u}) network_.options(device).limits.max_cqe = kEntries;
   Side& a = open(0, 100);
   Side& b = open(1, 100);
@@ -211,7 +211,7 @@ TEST_F(VerbsLimits, AQueueFullOfReceivesAndWorkDoesNotRunOver) {
       Side& from = forth ? a : b;
       Side& to = forth ? b : a;
       PostContext* const context = from.fresh();
-      if (from.rail->write(from.to(forth ? there : back, to, 0), from.piece(0, 8), {.with_immediate = true}, context) ==
+      if (from.rail->write(from.to(forth ? there : back, to, 0), from.chunk(0, 8), {.with_immediate = true}, context) ==
               Post::posted &&
           forth)
         posted.push_back(context);

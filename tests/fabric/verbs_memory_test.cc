@@ -14,7 +14,7 @@ using VerbsMemory = VerbsRails;
 TEST_F(VerbsMemory, OnlyBulkDataMayArriveInAnyOrder) {
   Side& a = open(0);
   std::array<std::byte, 4096> bytes{};
-  EXPECT_EQ(network_.relaxed_regions(), 0u) << "neither letters nor signals";
+  EXPECT_EQ(network_.relaxed_regions(), 0u) << "neither CM messages nor signals";
   auto bulk = a.rail->register_memory(bytes, {.remote = true, .bulk = true});
   ASSERT_TRUE(bulk.ok());
   EXPECT_EQ(network_.relaxed_regions(), 1u);
@@ -43,7 +43,7 @@ TEST_F(VerbsMemory, WhatPeersMayNotReachTheyDoNot) {
   const RemoteId link = connect(a, b, {1, 1});
   ASSERT_TRUE(delivers(a, b, link));
   PostContext* const context = a.fresh();
-  ASSERT_EQ(a.rail->write({link, local->remote_base, local->key}, a.piece(0, 8), {}, context), Post::posted);
+  ASSERT_EQ(a.rail->write({link, local->remote_base, local->key}, a.chunk(0, 8), {}, context), Post::posted);
   ASSERT_TRUE(pump([&] { return a.told(context) == 1; }));
   EXPECT_EQ(a.find(Event::Kind::failed)->error, IBV_WC_REM_ACCESS_ERR);
   EXPECT_EQ(own[0], std::byte{0});
@@ -68,7 +68,7 @@ TEST_F(VerbsMemory, ADmaBufIsWrittenWhereItLies) {
   ASSERT_TRUE(delivers(a, b, link));
   std::fill_n(a.memory.begin(), 1000, std::byte{9});
   PostContext* const context = a.fresh();
-  ASSERT_EQ(a.rail->write({link, registration->remote_base, registration->key}, a.piece(0, 1000), {}, context),
+  ASSERT_EQ(a.rail->write({link, registration->remote_base, registration->key}, a.chunk(0, 1000), {}, context),
             Post::posted);
   ASSERT_TRUE(pump([&] { return a.told(context) == 1; }));
   EXPECT_EQ(mapped[page + 511], std::byte{0});
@@ -134,7 +134,7 @@ TEST_F(VerbsAtomics, AddAndCompareSwapGiveWhatWasThere) {
   std::uint64_t expected = 0;
   for (std::uint64_t i = 1; i <= 100; ++i) {
     PostContext* const context = a.fresh();
-    ASSERT_EQ(a.rail->atomic(a.to(link, b, 64), {.kind = Kind::add, .value = i}, a.piece(8, 8), context), Post::posted);
+    ASSERT_EQ(a.rail->atomic(a.to(link, b, 64), {.kind = Kind::add, .value = i}, a.chunk(8, 8), context), Post::posted);
     EXPECT_EQ(done(a, context).kind, Event::Kind::read);
     EXPECT_EQ(word(a, 8), expected);
     expected += i;
@@ -142,7 +142,7 @@ TEST_F(VerbsAtomics, AddAndCompareSwapGiveWhatWasThere) {
   EXPECT_EQ(word(b, 64), 5050u);
   for (const std::uint64_t compare : {1u, 5050u}) {
     PostContext* const context = a.fresh();
-    ASSERT_EQ(a.rail->atomic(a.to(link, b, 64), {Kind::compare_swap, 7, compare}, a.piece(8, 8), context),
+    ASSERT_EQ(a.rail->atomic(a.to(link, b, 64), {Kind::compare_swap, 7, compare}, a.chunk(8, 8), context),
               Post::posted);
     EXPECT_EQ(done(a, context).kind, Event::Kind::read);
     EXPECT_EQ(word(a, 8), 5050u);
@@ -156,9 +156,9 @@ TEST_F(VerbsAtomics, WhatIsNotAWordIsRefusedAndHarmsNothing) {
   const RemoteId link = connect(a, b, {1, 1});
   ASSERT_TRUE(delivers(a, b, link));
   PostContext* const context = a.fresh();
-  EXPECT_EQ(a.rail->atomic(a.to(link, b, 65), {}, a.piece(8, 8), context), Post::failed);
+  EXPECT_EQ(a.rail->atomic(a.to(link, b, 65), {}, a.chunk(8, 8), context), Post::failed);
   EXPECT_THAT(a.rail->failure(), HasSubstr("atomic"));
-  EXPECT_EQ(a.rail->atomic(a.to(link, b, 64), {}, a.piece(8, 4), context), Post::failed);
+  EXPECT_EQ(a.rail->atomic(a.to(link, b, 64), {}, a.chunk(8, 4), context), Post::failed);
   EXPECT_TRUE(delivers(a, b, link));
   EXPECT_EQ(a.seen(Event::Kind::lost), 0u);
 }
@@ -171,7 +171,7 @@ TEST_F(VerbsAtomics, ADeviceWithoutThemSaysSo) {
   const RemoteId link = connect(a, b, {1, 1});
   ASSERT_TRUE(delivers(a, b, link));
   PostContext* const context = a.fresh();
-  EXPECT_EQ(a.rail->atomic(a.to(link, b, 64), {}, a.piece(8, 8), context), Post::failed);
+  EXPECT_EQ(a.rail->atomic(a.to(link, b, 64), {}, a.chunk(8, 8), context), Post::failed);
   EXPECT_THAT(a.rail->failure(), HasSubstr("not supported"));
   EXPECT_TRUE(delivers(a, b, link));
 }

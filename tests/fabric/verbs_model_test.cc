@@ -1,5 +1,5 @@
 /// Links of two rails in random steps, against what fabric/rail.hpp promises: every context comes back once, a link is
-/// lost once in its life, nothing lands of a life that was fenced, and in the end nothing is left.
+/// lost once in its epoch, nothing lands of an epoch that was fenced, and in the end nothing is left.
 #include <map>
 #include <random>
 #include <set>
@@ -21,7 +21,7 @@ class VerbsModel : public VerbsRails, public ::testing::WithParamInterface<unsig
     bool open = false;
     bool lost = false;
     RemoteId remote = 0;
-    std::optional<std::uint32_t> fencing;  ///< the target is shutting lives up to this one out
+    std::optional<std::uint32_t> fencing;  ///< the target is shutting epochs up to this one out
     std::uint32_t fenced = 0;              ///< and has done so with these
     std::set<std::uint32_t> left;
   };
@@ -41,7 +41,7 @@ class VerbsModel : public VerbsRails, public ::testing::WithParamInterface<unsig
       }
     }
   }
-  /// In an immediate: whose it is and which life.
+  /// In an immediate: whose it is and which epoch.
   static std::uint32_t mark(std::size_t line, std::uint32_t epoch) {
     return static_cast<std::uint32_t>(line) << 24 | epoch;
   }
@@ -62,14 +62,14 @@ class VerbsModel : public VerbsRails, public ::testing::WithParamInterface<unsig
         }
         case Event::Kind::landed: {
           const Line& line = other.lines[event.immediate >> 24];
-          ASSERT_GT(event.immediate & 0xffffff, line.fenced) << "of a life that was shut out";
+          ASSERT_GT(event.immediate & 0xffffff, line.fenced) << "of an epoch that was shut out";
           break;
         }
         case Event::Kind::left: {
           const auto line = std::ranges::find(other.lines, event.link.id, &Line::id);
           ASSERT_NE(line, other.lines.end());
           ASSERT_LE(event.link.epoch, line->epoch);
-          // Where letters get lost a call may come again after its answer was taken back: the same life, twice.
+          // Where CM messages get lost a call may come again after its answer was taken back: the same epoch, twice.
           ASSERT_TRUE(line->left.insert(event.link.epoch).second || GetParam() % 2 == 1) << "it left twice";
           break;
         }
@@ -108,7 +108,7 @@ class VerbsModel : public VerbsRails, public ::testing::WithParamInterface<unsig
     if (!line.open || line.lost) {
       if (line.open) end(one, line);
       if (what < 30) return;
-      // A sender begins a new life only when the target has shut the old one out, or nothing of it is under way.
+      // A sender begins a new epoch only when the target has shut the old one out, or nothing of it is under way.
       if (line.fencing) return;
       line.remote = connect(*one.side, *other.side, {line.id, ++line.epoch, line.facing});
       line.open = true;
@@ -122,8 +122,8 @@ class VerbsModel : public VerbsRails, public ::testing::WithParamInterface<unsig
         const std::size_t bytes = random_() % 2 == 0 ? 8 : 2000;
         const Post answer =
             random_() % 3 == 0
-                ? one.side->rail->send(line.remote, one.side->piece(0, 8), context)
-                : one.side->rail->write(one.side->to(line.remote, *other.side, 64), one.side->piece(64, bytes),
+                ? one.side->rail->send(line.remote, one.side->chunk(0, 8), context)
+                : one.side->rail->write(one.side->to(line.remote, *other.side, 64), one.side->chunk(64, bytes),
                                         {.with_immediate = true, .immediate = mark(number, line.epoch)}, context);
         if (answer == Post::posted) one.under_way.insert(context);
         if (answer == Post::failed) {
@@ -140,7 +140,7 @@ class VerbsModel : public VerbsRails, public ::testing::WithParamInterface<unsig
 
 INSTANTIATE_TEST_SUITE_P(Seeds, VerbsModel, ::testing::Range(1u, 5u));
 
-TEST_P(VerbsModel, ManyStepsWithLettersLost) {
+TEST_P(VerbsModel, ManyStepsWithCmMessagesLost) {
   for (std::size_t device : {0u, 1u}) {
     network_.lose_every(device, GetParam() % 2 == 0 ? 0 : 4 + GetParam());
     if (GetParam() == 4) network_.options(device).removes_completions = true;

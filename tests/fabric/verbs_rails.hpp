@@ -36,11 +36,11 @@ class VerbsRails : public ::testing::Test {
     std::deque<PostContext> posts;
 
     PostContext* fresh() { return &posts.emplace_back(); }
-    LocalPiece piece(std::size_t offset, std::size_t bytes) {
+    LocalChunk chunk(std::size_t offset, std::size_t bytes) {
       return {memory.data() + offset, bytes, registration.descriptor[0]};
     }
-    LocalPiece fodder() { return piece(memory.size() - 64, 64); }
-    RemotePiece to(RemoteId remote, const Side& peer, std::size_t offset) const {
+    LocalChunk fodder() { return chunk(memory.size() - 64, 64); }
+    RemoteChunk to(RemoteId remote, const Side& peer, std::size_t offset) const {
       return {remote, peer.registration.remote_base + offset, peer.registration.key};
     }
     std::size_t seen(Event::Kind kind) const {
@@ -57,7 +57,7 @@ class VerbsRails : public ::testing::Test {
       return static_cast<std::size_t>(std::ranges::count_if(
           log, [&](const Event& event) { return event.kind == Event::Kind::lost && event.remote == remote; }));
     }
-    std::uint64_t name() const { return verbs::RailAddress::parse(rail->address(), false, "")->name; }
+    std::uint64_t name() const { return verbs::VerbsRailAddress::parse(rail->address(), false, "")->name; }
   };
 
   void TearDown() override {
@@ -138,7 +138,7 @@ class VerbsRails : public ::testing::Test {
     const std::size_t before = to.seen(Event::Kind::received);
     PostContext* const context = from.fresh();
     Post answer = Post::busy;
-    if (!pump([&] { return (answer = from.rail->send(remote, from.piece(0, 8), context)) != Post::busy; }))
+    if (!pump([&] { return (answer = from.rail->send(remote, from.chunk(0, 8), context)) != Post::busy; }))
       return false;
     if (answer != Post::posted) return false;
     return pump([&] { return from.told(context) == 1 && to.seen(Event::Kind::received) > before; });
@@ -148,7 +148,7 @@ class VerbsRails : public ::testing::Test {
     std::vector<PostContext*> posted;
     while (posted.size() < most) {
       PostContext* const context = from.fresh();
-      if (from.rail->write(from.to(remote, to, 0), from.piece(0, 8), {}, context) != Post::posted) break;
+      if (from.rail->write(from.to(remote, to, 0), from.chunk(0, 8), {}, context) != Post::posted) break;
       posted.push_back(context);
     }
     from.rail->ring();

@@ -13,7 +13,7 @@ class VerbsSignals : public VerbsRails {
     ASSERT_TRUE(delivers(*a_, *b_, link_));
   }
   Post write(std::size_t bytes, PostContext* context) {
-    return a_->rail->write(a_->to(link_, *b_, 0), a_->piece(0, bytes), {}, context);
+    return a_->rail->write(a_->to(link_, *b_, 0), a_->chunk(0, bytes), {}, context);
   }
 
   Side* a_ = nullptr;
@@ -29,7 +29,7 @@ TEST_F(VerbsSignals, ABurstIsAFewDoorbellsAndAFewCompletions) {
     ASSERT_EQ(write(8, posted.back()), Post::posted);
   }
   a_->rail->ring();
-  const auto after = network_.traffic(0);  // no poll: no letter is among it
+  const auto after = network_.traffic(0);  // no poll: no CM message is among it
   expect_back_once(*a_, posted);
   EXPECT_EQ(after.work_requests - before.work_requests, 200u);
   EXPECT_EQ(after.doorbells - before.doorbells, 13u) << "200 in chains of 16";
@@ -46,7 +46,7 @@ TEST_F(VerbsSignals, TheLastOfEachDoorbellIsSignalledAndSpeaksForTheRest) {
     for (std::size_t i = 0; i < burst; ++i) {
       posted.push_back(a_->fresh());
       ASSERT_EQ(
-          i % 2 == 0 ? write(8, posted.back()) : a_->rail->read(a_->to(link_, *b_, 0), a_->piece(64, 8), posted.back()),
+          i % 2 == 0 ? write(8, posted.back()) : a_->rail->read(a_->to(link_, *b_, 0), a_->chunk(64, 8), posted.back()),
           Post::posted);
     }
     expect_back_once(*a_, posted);
@@ -91,7 +91,7 @@ TEST_F(VerbsSignals, ADeviceThatCarriesLessInlineIsFoundOut) {
     std::vector<PostContext*> posted;
     for (std::size_t bytes : {1u, 8u, 50u, 64u, 100u, 101u, 220u}) {
       posted.push_back(c.fresh());
-      ASSERT_EQ(c.rail->write(c.to(link, *b_, 0), c.piece(0, bytes), {}, posted.back()), Post::posted);
+      ASSERT_EQ(c.rail->write(c.to(link, *b_, 0), c.chunk(0, bytes), {}, posted.back()), Post::posted);
     }
     expect_back_once(c, posted);
     EXPECT_EQ(c.seen(Event::Kind::failed), 0u);
@@ -103,9 +103,9 @@ TEST_F(VerbsSignals, AFailureInAChainFailsItAndWhatFollows) {
   std::vector<PostContext*> posted;
   for (int i = 0; i < 12; ++i) {
     posted.push_back(a_->fresh());
-    RemotePiece to = a_->to(link_, *b_, 0);
+    RemoteChunk to = a_->to(link_, *b_, 0);
     if (i == 5) to.key ^= 0x100;
-    ASSERT_EQ(a_->rail->write(to, a_->piece(0, 8), {}, posted.back()), Post::posted);
+    ASSERT_EQ(a_->rail->write(to, a_->chunk(0, 8), {}, posted.back()), Post::posted);
   }
   expect_back_once(*a_, posted);
   for (int i = 0; i < 12; ++i) {
@@ -163,7 +163,7 @@ TEST_P(VerbsStale, ReceivesTakenByAPairThatBrokeComeOut) {
     for (std::size_t i = 0; i < receives.size(); ++i) {
       sends.push_back(a.fresh());
       Post answer = Post::busy;
-      ASSERT_TRUE(pump([&] { return (answer = a.rail->send(link, a.piece(0, 8), sends.back())) != Post::busy; }));
+      ASSERT_TRUE(pump([&] { return (answer = a.rail->send(link, a.chunk(0, 8), sends.back())) != Post::busy; }));
       ASSERT_EQ(answer, Post::posted);
     }
     a.rail->ring();

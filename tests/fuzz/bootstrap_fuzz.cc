@@ -1,6 +1,6 @@
-// Feeds the bootstrap's parsers and both state machines whatever the fuzzer makes up: bytes of strangers, and, because
-// nothing gets past the proof of the job key by chance, frames that are properly proven and sealed around contents of
-// the fuzzer's.
+// Feeds the bootstrap's parsers and both state machines whatever the fuzzer makes up: bytes of unauthenticated peers,
+// and, because nothing gets past the proof of the job key by chance, frames that are properly proven and sealed around
+// contents of the fuzzer's.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include "base/log.hpp"
 #include "bootstrap/address.hpp"
 #include "bootstrap/client_core.hpp"
-#include "bootstrap/meeting.hpp"
 #include "bootstrap/protocol.hpp"
+#include "bootstrap/rank_group.hpp"
 #include "bootstrap/server_core.hpp"
 
 namespace railyard::bootstrap {
@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kKey = "key";
 constexpr std::int32_t kSize = 3;
-constexpr std::size_t kMostStrangers = 4;
+constexpr std::size_t kMostUnauthenticated = 4;
 
 void require(bool promise) {
   if (!promise) std::abort();
@@ -64,7 +64,7 @@ class ServerFuzz {
           options.size = kSize;
           options.job_key = kKey;
           options.where = "here";
-          options.most_strangers = kMostStrangers;
+          options.most_unauthenticated = kMostUnauthenticated;
           options.make_nonce = [this]() -> Result<Nonce> {
             Nonce nonce{};
             nonce[0] = static_cast<std::byte>(++nonces_);
@@ -80,7 +80,7 @@ class ServerFuzz {
       core_.tick(now_);
       for (const ConnectionId id : core_.take_dropped()) ranks_.erase(id);
       for (const ConnectionId id : core_.take_touched()) drain(id);
-      require(core_.connections() <= kMostStrangers + 4 * kSize);
+      require(core_.connections() <= kMostUnauthenticated + 4 * kSize);
       require(core_.connections() == ranks_.size());
     }
     for (const auto& [id, rank] : ranks_) core_.closed(id, "the end");

@@ -1,6 +1,6 @@
 // Feeds a channel the records of a peer that says whatever it likes, between true calls of its own user; and both ends
-// of a meeting letters that were changed on their way. Nothing may crash, and memory of the user's is written only
-// where a receive is.
+// of a handshake set-up messages that were changed on their way. Nothing may crash, and memory of the user's is written
+// only where a receive is.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 
 #include "base/log.hpp"
 #include "fabric/sim/fabric.hpp"
-#include "message/context.hpp"
-#include "message/letters.hpp"
+#include "message/setup_messages.hpp"
 #include "message/wire.hpp"
+#include "message/worker.hpp"
 
 namespace railyard::message {
 namespace {
@@ -28,12 +28,12 @@ std::vector<std::byte> some_bytes(FuzzedDataProvider& data, std::size_t most) {
   return {span.begin(), span.end()};
 }
 
-/// Two contexts on one simulated network.
+/// Two workers on one simulated network.
 class Two {
  public:
   explicit Two(std::uint32_t eager_bytes) : fabric_(options()) {
     for (std::size_t process = 0; process < 2; ++process) {
-      ContextParts parts;
+      WorkerParts parts;
       parts.settings.threads = "single";
       parts.settings.timeout_ms = 0;
       parts.settings.eager_bytes = eager_bytes;
@@ -41,18 +41,18 @@ class Two {
       parts.rails.push_back(std::move(fabric_.open_rail(process)).value());
       parts.identity.bytes[0] = static_cast<std::uint8_t>(process + 1);
       parts.seed = process + 1;
-      contexts_[process] = std::move(Context::open(std::move(parts))).value();
+      workers_[process] = std::move(Worker::open(std::move(parts))).value();
     }
   }
   ~Two() {
-    for (auto& context : contexts_) context->close();
+    for (auto& worker : workers_) worker->close();
   }
   Two(const Two&) = delete;
   Two& operator=(const Two&) = delete;
 
-  Context& at(std::size_t process) { return *contexts_[process]; }
+  Worker& at(std::size_t process) { return *workers_[process]; }
   void round() {
-    for (auto& context : contexts_) context->pass();
+    for (auto& worker : workers_) worker->pass();
     fabric_.advance(5'000);
   }
 
@@ -67,7 +67,7 @@ class Two {
     return options;
   }
   fabric::sim::SimFabric fabric_;
-  std::array<std::shared_ptr<Context>, 2> contexts_;
+  std::array<std::shared_ptr<Worker>, 2> workers_;
 };
 
 /// A record: often of a right size and with small numbers, so that it gets somewhere.
@@ -75,7 +75,7 @@ void say_something(ChannelState& channel, FuzzedDataProvider& data) {
   transport::wire::RecordHeader header;
   header.kind = transport::wire::RecordKind::message;
   header.detail = data.ConsumeIntegralInRange<std::uint8_t>(0, 9);
-  header.exposure =
+  header.exposed_region =
       data.ConsumeBool() ? data.ConsumeIntegralInRange<std::uint32_t>(0, 3) : data.ConsumeIntegral<std::uint32_t>();
   header.offset =
       data.ConsumeBool() ? data.ConsumeIntegralInRange<std::uint64_t>(0, 5000) : data.ConsumeIntegral<std::uint64_t>();
@@ -91,8 +91,8 @@ void say_something(ChannelState& channel, FuzzedDataProvider& data) {
     switch (static_cast<Kind>(header.detail)) {
       case Kind::eager: {
         append(EagerHead{number, group, slot, data.ConsumeIntegral<std::uint8_t>(), 0});
-        const auto piece = some_bytes(data, 64);
-        body.insert(body.end(), piece.begin(), piece.end());
+        const auto chunk = some_bytes(data, 64);
+        body.insert(body.end(), chunk.begin(), chunk.end());
         body.resize(std::min<std::size_t>(sizeof(EagerHead) + std::min<std::uint64_t>(number, 4000), 4096));
         break;
       }
@@ -147,8 +147,9 @@ void fuzz_records(FuzzedDataProvider& data) {
           const auto free = std::ranges::find(in_use, false);
           if (free == in_use.end()) break;
           *free = true;
-          const auto place = static_cast<std::size_t>(free - in_use.begin()) * 2 * kRoom;
-          slots.push_back({std::span(memory).subspan(place, kRoom), data.ConsumeIntegralInRange<int>(0, 3), nullptr});
+          const auto worker_index = static_cast<std::size_t>(free - in_use.begin()) * 2 * kRoom;
+          slots.push_back(
+              {std::span(memory).subspan(worker_index, kRoom), data.ConsumeIntegralInRange<int>(0, 3), nullptr});
         }
         if (!slots.empty()) (void)channel->receive(slots, data.ConsumeBool());
         break;
@@ -171,23 +172,23 @@ void fuzz_records(FuzzedDataProvider& data) {
   two.round();
 }
 
-void change(std::vector<std::byte>& letter, FuzzedDataProvider& data) {
-  for (auto left = data.ConsumeIntegralInRange<std::size_t>(0, 6); left > 0 && !letter.empty(); --left) {
-    letter[data.ConsumeIntegralInRange<std::size_t>(0, letter.size() - 1)] =
+void change(std::vector<std::byte>& setup_message, FuzzedDataProvider& data) {
+  for (auto left = data.ConsumeIntegralInRange<std::size_t>(0, 6); left > 0 && !setup_message.empty(); --left) {
+    setup_message[data.ConsumeIntegralInRange<std::size_t>(0, setup_message.size() - 1)] =
         static_cast<std::byte>(data.ConsumeIntegral<std::uint8_t>());
   }
-  if (data.ConsumeBool()) letter.resize(data.ConsumeIntegralInRange<std::size_t>(0, letter.size() + 8));
+  if (data.ConsumeBool()) setup_message.resize(data.ConsumeIntegralInRange<std::size_t>(0, setup_message.size() + 8));
 }
 
-void fuzz_letters(FuzzedDataProvider& data) {
+void fuzz_setup_messages(FuzzedDataProvider& data) {
   const auto bytes = some_bytes(data, 512);
-  if (const auto hello = read_hello(bytes)) require(write_letter(*hello) == bytes);
-  if (const auto welcome = read_welcome(bytes)) require(write_letter(*welcome) == bytes);
+  if (const auto hello = read_hello(bytes)) require(write_setup_message(*hello) == bytes);
+  if (const auto welcome = read_welcome(bytes)) require(write_setup_message(*welcome) == bytes);
   Two two(4096);
   auto joining = std::move(two.at(0).begin(0, data.ConsumeBool())).value();
-  auto letter = two.at(0).hello(joining);
-  change(letter, data);
-  const auto hello = read_hello(letter);
+  auto setup_message = two.at(0).hello(joining);
+  change(setup_message, data);
+  const auto hello = read_hello(setup_message);
   if (!hello) return;
   auto answer = two.at(1).answer(*hello);
   if (!answer) return;
@@ -206,6 +207,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   static const bool kQuiet = (railyard::set_log_level(railyard::LogLevel::error), true);
   if (!kQuiet || size == 0) return 0;
   FuzzedDataProvider data(bytes, size);
-  data.ConsumeBool() ? railyard::message::fuzz_letters(data) : railyard::message::fuzz_records(data);
+  data.ConsumeBool() ? railyard::message::fuzz_setup_messages(data) : railyard::message::fuzz_records(data);
   return 0;
 }

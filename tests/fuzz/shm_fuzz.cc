@@ -98,9 +98,9 @@ class Victim {
         fi_fetch_atomic(endpoint_, &word, 1, nullptr, bytes.data(), nullptr, peer_, 0, 1, FI_UINT64, FI_SUM, nullptr);
         break;
       case 4: {
-        const iovec piece{bytes.data(), bytes.size()};
+        const iovec iov{bytes.data(), bytes.size()};
         fi_msg message{};
-        message.msg_iov = &piece;
+        message.msg_iov = &iov;
         message.iov_count = 1;
         message.addr = what < 128 ? peer_ : FI_ADDR_UNSPEC;
         if (what < 128) {
@@ -186,17 +186,17 @@ void send_record(FuzzedDataProvider& data, Outbound& out, std::uint64_t key) {
   const bool in_first = data.ConsumeBool();
   const auto bytes = data.ConsumeIntegralInRange<std::uint32_t>(
       0, in_first ? static_cast<std::uint32_t>(Record::kShort) : static_cast<std::uint32_t>(out.most_payload()));
-  Reservation place;
+  Reservation reservation;
   if (in_first) {
-    place.record = out.reserve_line();
+    reservation.record = out.reserve_line();
   } else {
-    place = out.reserve(bytes);
+    reservation = out.reserve(bytes);
   }
-  if (place.record == nullptr) return;
-  for (std::uint64_t& argument : place.record->arguments) argument = number(data, key);
-  for (std::uint64_t& more : place.record->more) more = number(data, key);
+  if (reservation.record == nullptr) return;
+  for (std::uint64_t& argument : reservation.record->arguments) argument = number(data, key);
+  for (std::uint64_t& more : reservation.record->more) more = number(data, key);
   const std::vector<std::uint8_t> payload = data.ConsumeBytes<std::uint8_t>(std::min<std::size_t>(bytes, 64));
-  std::byte* const to = in_first ? place.record->payload.data() : place.payload;
+  std::byte* const to = in_first ? reservation.record->payload.data() : reservation.payload;
   // Where the payload lies in the line, `more` does too: sometimes the one, sometimes the other.
   if (!payload.empty() && (!in_first || data.ConsumeBool())) std::memcpy(to, payload.data(), payload.size());
   std::uint32_t said = bytes;

@@ -1,6 +1,6 @@
-/// Bytes that strangers write to a tcp rail, and bytes that a peer writes which has proven the secret: to the parsers,
-/// and to a rail that has links of its own. Nothing may crash, no byte may land outside of what is registered for
-/// peers, and the links of others go on.
+/// Bytes that unauthenticated peers write to a tcp rail, and bytes that a peer writes which has proven the secret: to
+/// the parsers, and to a rail that has links of its own. Nothing may crash, no byte may land outside of what is
+/// registered for peers, and the links of others go on.
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -36,9 +36,9 @@ void parse_all(std::span<const std::byte> bytes) {
     const auto verdict = parse_verdict(bytes.first<kVerdictBytes>(), {}, secret);
     require(!verdict || !verdict->authentic);
   }
-  if (const auto address = tcp::RailAddress::parse(bytes, "fuzz")) {
+  if (const auto address = tcp::TcpRailAddress::parse(bytes, "fuzz")) {
     const auto again = address->pack();
-    require(RailAddress::parse(again, "fuzz").ok());
+    require(TcpRailAddress::parse(again, "fuzz").ok());
   }
   for (auto rest = bytes; rest.size() >= Frame::kBytes; rest = rest.subspan(Frame::kBytes)) {
     const auto frame = Frame::parse(rest.first<Frame::kBytes>());
@@ -97,7 +97,7 @@ class Victims {
     return std::all_of(memory_.begin(), memory_.begin() + kGuard, zero) &&
            std::all_of(memory_.end() - kGuard, memory_.end(), zero);
   }
-  tcp::RailAddress address() const { return tcp::RailAddress::parse(rails_[0]->address(), "fuzz").value(); }
+  tcp::TcpRailAddress address() const { return tcp::TcpRailAddress::parse(rails_[0]->address(), "fuzz").value(); }
   std::uint64_t key() const { return registration_.key; }
 
  private:
@@ -121,7 +121,7 @@ class Victims {
 
 /// Does what a peer does that knows the secret.
 bool prove(int socket, Victims& victims) {
-  const tcp::RailAddress there = victims.address();
+  const tcp::TcpRailAddress there = victims.address();
   Transcript transcript;
   transcript.hello.from.fill(std::byte{5});
   static std::uint32_t epoch = 0;
@@ -154,7 +154,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   parse_all(bytes);
   if (size < 2) return 0;
   static Victims victims;
-  const tcp::RailAddress there = victims.address();
+  const tcp::TcpRailAddress there = victims.address();
   const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   require(::connect(socket.get(), there.endpoint.get(), there.endpoint.length) == 0);
   std::vector<std::byte> said(bytes.begin() + 1, bytes.end());

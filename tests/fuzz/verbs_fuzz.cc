@@ -1,6 +1,6 @@
-/// Letters and addresses of verbs rails as whoever knows a rail's address can write them, to the parsers and to a rail
-/// that has links of its own. Nothing may crash or be done that devices do not allow, each call costs one queue pair at
-/// most, and the links of others go on.
+/// CM messages and addresses of verbs rails as whoever knows a rail's address can write them, to the parsers and to a
+/// rail that has links of its own. Nothing may crash or be done that devices do not allow, each call costs one queue
+/// pair at most, and the links of others go on.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <array>
@@ -11,14 +11,14 @@
 
 #include "doubles/verbs/verbs_double.hpp"
 #include "fabric/rail.hpp"
-#include "fabric/verbs_stranger.hpp"
+#include "fabric/verbs_rogue_peer.hpp"
 
 namespace {
 
 using namespace railyard;          // NOLINT(google-build-using-namespace)
 using namespace railyard::fabric;  // NOLINT(google-build-using-namespace)
-using verbs::Letter;
-using verbs::RailAddress;
+using verbs::CmMessage;
+using verbs::VerbsRailAddress;
 
 constexpr std::size_t kInputBytes = 3000;
 
@@ -27,12 +27,12 @@ void require(bool condition) {
 }
 
 void parse(std::span<const std::byte> bytes) {
-  if (const auto letter = Letter::parse(bytes)) {
-    const auto again = letter->pack();
-    require(again.size() == bytes.size() && again.size() <= Letter::kMostBytes && Letter::parse(again));
+  if (const auto message = CmMessage::parse(bytes)) {
+    const auto again = message->pack();
+    require(again.size() == bytes.size() && again.size() <= CmMessage::kMostBytes && CmMessage::parse(again));
   }
-  if (const auto address = RailAddress::parse(bytes, false, "fuzz")) {
-    const auto again = RailAddress::parse(address->pack(), false, "fuzz");
+  if (const auto address = VerbsRailAddress::parse(bytes, false, "fuzz")) {
+    const auto again = VerbsRailAddress::parse(address->pack(), false, "fuzz");
     require(again && *again == *address);
   }
 }
@@ -63,7 +63,7 @@ class Victims {
       std::array<Event, 8> events;
       const std::size_t count = rail->poll(events);
       for (std::size_t i = 0; i < count; ++i) {
-        // A link that the rail has begun to the stranger may be lost.
+        // A link that the rail has begun to the rogue peer may be lost.
         const bool own = events[i].remote == (rail == rails_[0] ? there_ : back_);
         require(events[i].kind != Event::Kind::rail_down && (events[i].kind != Event::Kind::lost || !own));
         if (events[i].context != nullptr) ++came_;
@@ -90,7 +90,7 @@ class Victims {
     for (int tries = 0; came_ < before + 4 && tries < kPatience; ++tries) poll();
     return came_ == before + 4;
   }
-  RailAddress address() const { return *RailAddress::parse(rails_[0]->address(), false, "fuzz"); }
+  VerbsRailAddress address() const { return *VerbsRailAddress::parse(rails_[0]->address(), false, "fuzz"); }
   Rail& target() { return *rails_[0]; }
 
  private:
@@ -120,24 +120,24 @@ std::uint64_t handle(FuzzedDataProvider& data, std::uint64_t heard) {
   }
 }
 
-Letter make_up(FuzzedDataProvider& data, const verbs::Stranger& stranger, std::uint64_t heard) {
-  Letter letter;
-  letter.kind = static_cast<Letter::Kind>(data.ConsumeIntegralInRange(1, 11));
-  letter.reason = static_cast<Letter::Reason>(data.ConsumeIntegralInRange(0, 3));
-  letter.from = stranger.address(data.ConsumeIntegralInRange<std::uint64_t>(1, 3));
-  letter.here = handle(data, heard);
-  letter.there = handle(data, heard);
-  letter.tagged = data.ConsumeIntegralInRange(0, 7) != 0;
-  letter.tag.id = data.ConsumeIntegralInRange<std::uint64_t>(0, 5);
-  letter.tag.epoch = data.ConsumeBool() ? data.ConsumeIntegralInRange<std::uint32_t>(0, 4) : ~0U;
-  letter.tag.facing = data.ConsumeIntegralInRange<std::uint64_t>(0, 5);
-  letter.end.queue_pair = data.ConsumeIntegralInRange<std::uint32_t>(1, 0xffffff);
-  letter.end.first_packet = data.ConsumeIntegralInRange<std::uint32_t>(0, 0xffffff);
-  letter.end.mtu = data.ConsumeIntegralInRange<std::uint8_t>(1, 5);
-  letter.end.reads = data.ConsumeIntegral<std::uint8_t>();
-  letter.end.ece_vendor = data.ConsumeIntegralInRange<std::uint32_t>(0, 2);
-  letter.end.ece_options = data.ConsumeIntegral<std::uint32_t>();
-  return letter;
+CmMessage make_up(FuzzedDataProvider& data, const verbs::RoguePeer& rogue, std::uint64_t heard) {
+  CmMessage message;
+  message.kind = static_cast<CmMessage::Kind>(data.ConsumeIntegralInRange(1, 11));
+  message.reason = static_cast<CmMessage::Reason>(data.ConsumeIntegralInRange(0, 3));
+  message.from = rogue.address(data.ConsumeIntegralInRange<std::uint64_t>(1, 3));
+  message.here = handle(data, heard);
+  message.there = handle(data, heard);
+  message.tagged = data.ConsumeIntegralInRange(0, 7) != 0;
+  message.tag.id = data.ConsumeIntegralInRange<std::uint64_t>(0, 5);
+  message.tag.epoch = data.ConsumeBool() ? data.ConsumeIntegralInRange<std::uint32_t>(0, 4) : ~0U;
+  message.tag.facing = data.ConsumeIntegralInRange<std::uint64_t>(0, 5);
+  message.end.queue_pair = data.ConsumeIntegralInRange<std::uint32_t>(1, 0xffffff);
+  message.end.first_packet = data.ConsumeIntegralInRange<std::uint32_t>(0, 0xffffff);
+  message.end.mtu = data.ConsumeIntegralInRange<std::uint8_t>(1, 5);
+  message.end.reads = data.ConsumeIntegral<std::uint8_t>();
+  message.end.ece_vendor = data.ConsumeIntegralInRange<std::uint32_t>(0, 2);
+  message.end.ece_options = data.ConsumeIntegral<std::uint32_t>();
+  return message;
 }
 
 }  // namespace
@@ -153,9 +153,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   verbs_double::Network network({.devices = 3});
   {
     Victims victims;
-    auto stranger = verbs::Stranger::open(network.library(), "fake2");
-    require(stranger.has_value());
-    const RailAddress target = victims.address();
+    auto rogue = verbs::RoguePeer::open(network.library(), "fake2");
+    require(rogue.has_value());
+    const VerbsRailAddress target = victims.address();
     std::size_t calls = 0;
     std::uint64_t heard = 0;
     std::uint64_t own = 90;
@@ -166,7 +166,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
           break;
         case 1: {  // the rail calls him
           auto remote =
-              victims.target().connect(stranger->address(data.ConsumeIntegralInRange<std::uint64_t>(1, 3)).pack(),
+              victims.target().connect(rogue->address(data.ConsumeIntegralInRange<std::uint64_t>(1, 3)).pack(),
                                        {own++, 1, data.ConsumeIntegralInRange<std::uint64_t>(0, 5)});
           require(remote.ok());
           ++calls;
@@ -177,10 +177,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
           break;
         default:
           ++calls;
-          (void)stranger->write(target, make_up(data, *stranger, heard));
+          (void)rogue->write(target, make_up(data, *rogue, heard));
           victims.poll();
       }
-      while (const auto letter = stranger->read()) heard = data.ConsumeBool() ? letter->here : letter->there;
+      while (const auto message = rogue->read()) heard = data.ConsumeBool() ? message->here : message->there;
       require(network.count(0, verbs_double::Kind::connected_pair).created <= 1 + calls);
     }
     require(network.violations().empty());

@@ -43,10 +43,10 @@ struct Bench {
     };
     engine = std::move(Engine::open(std::move(parts)).value());
     guarded.fill(0x5a5a5a5a5a5a5a5aULL);
-    Exposure exposure;
-    exposure.memory = std::as_writable_bytes(std::span(guarded).subspan(8, 16));
-    exposure.signals = std::span(guarded).subspan(32, 4);
-    exposure_id = *engine->expose(exposure);
+    ExposedRegion exposed_region;
+    exposed_region.memory = std::as_writable_bytes(std::span(guarded).subspan(8, 16));
+    exposed_region.signals = std::span(guarded).subspan(32, 4);
+    exposed_region_id = *engine->expose(exposed_region);
     flow = *engine->flow(1);
   }
   void check_guards() const {
@@ -65,7 +65,7 @@ struct Bench {
   ScriptRail* rail = nullptr;
   std::unique_ptr<Engine> engine;
   std::array<std::uint64_t, 64> guarded{};
-  std::uint32_t exposure_id = 0;
+  std::uint32_t exposed_region_id = 0;
   Flow* flow = nullptr;
 };
 
@@ -115,7 +115,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         header.bytes = static_cast<std::uint32_t>(bytes);
         std::memcpy(message.data(), &header, sizeof header);
         if (action % 4 == 1 && bytes >= wire::kRecordsAt + 8)
-          std::memcpy(message.data() + wire::kRecordsAt + 4, &bench.exposure_id, 4);
+          std::memcpy(message.data() + wire::kRecordsAt + 4, &bench.exposed_region_id, 4);
       }
       bench.rail->deliver(message);
     }

@@ -56,11 +56,11 @@ TEST(Slab, BuffersKnowTheirControlLaneDescriptorOnEachRail) {
   ASSERT_TRUE(slab.ok());
   Buffer* const buffer = slab->take();
   buffer->bytes = 10;
-  EXPECT_EQ(buffer->piece(0).bytes, 10u);
+  EXPECT_EQ(buffer->chunk(0).bytes, 10u);
   EXPECT_EQ(buffer->room(0).bytes, 64u);
-  EXPECT_EQ(buffer->piece(0).address, buffer->data);
-  EXPECT_EQ(buffer->piece(0).descriptor, reinterpret_cast<void*>(2));
-  EXPECT_EQ(buffer->piece(1).descriptor, reinterpret_cast<void*>(4));
+  EXPECT_EQ(buffer->chunk(0).address, buffer->data);
+  EXPECT_EQ(buffer->chunk(0).descriptor, reinterpret_cast<void*>(2));
+  EXPECT_EQ(buffer->chunk(1).descriptor, reinterpret_cast<void*>(4));
   slab->give(buffer);
 }
 

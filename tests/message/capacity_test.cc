@@ -5,9 +5,9 @@
 #include <array>
 #include <fstream>
 
+#include "contexts.hpp"
 #include "message/wire.hpp"
 #include "sanitized.hpp"
-#include "stations.hpp"
 
 namespace railyard {
 namespace {
@@ -33,8 +33,8 @@ TEST_P(CapacityT7, SharersInLockstepSeeNothingButBackPressure) {
   constexpr std::size_t kRounds = 2 * Channel::kMostRequests + 8;
 #endif
   constexpr std::size_t kChannels = 8;
-  const auto a = open_station(GetParam().settings);
-  const auto b = open_station(GetParam().settings);
+  const auto a = open_context(GetParam().settings);
+  const auto b = open_context(GetParam().settings);
   std::vector<ChannelPair> pairs;
   for (std::size_t i = 0; i < kChannels; ++i) {
     pairs.push_back(connect(*a, *b));
@@ -71,13 +71,13 @@ class Requests : public ::testing::Test {
   void open(std::uint32_t eager_bytes) {
     Settings settings = over_network(1);
     settings.eager_bytes = eager_bytes;
-    a_ = open_station(settings);
-    b_ = open_station(settings);
+    a_ = open_context(settings);
+    b_ = open_context(settings);
     pair_ = connect(*a_, *b_);
     ASSERT_TRUE(pair_.out && pair_.in);
   }
-  std::unique_ptr<Station> a_;
-  std::unique_ptr<Station> b_;
+  std::unique_ptr<Context> a_;
+  std::unique_ptr<Context> b_;
   ChannelPair pair_;
 };
 

@@ -100,8 +100,8 @@ class ChannelLine {
     if (closed_[end] || !yard_.alive(processes_[end])) return;
     std::vector<std::vector<std::byte>*> taken;
     for (auto& receive : halves_[1 - end].model.receives()) {
-      for (auto& place : receive.places) {
-        if (place.registered != nullptr) taken.push_back(&place.memory);
+      for (auto& slot : receive.slots) {
+        if (slot.registered != nullptr) taken.push_back(&slot.memory);
       }
     }
     std::vector<std::vector<std::byte>*> sources;
@@ -182,7 +182,7 @@ class ChannelLine {
         return std::min(edge + random.below(3) - (edge > 1 ? 1 : 0), most);
       }
       case 2:
-        return std::min<std::uint64_t>(kMostEagerPiece - 2 + random.below(5), most);
+        return std::min<std::uint64_t>(kMostEagerChunk - 2 + random.below(5), most);
       case 3:
         return std::min<std::uint64_t>(behaviour_.eager_bytes + random.below(3), most);
       case 4:
@@ -219,14 +219,14 @@ class ChannelLine {
     Half& half = halves_[1 - end];
     StreamModel::Receive receive;
     const bool group = !tag && random.chance(behaviour_.group_percent / 100.0);
-    receive.places.resize(group ? 1 + random.below(Channel::kMostSlots) : 1);
+    receive.slots.resize(group ? 1 + random.below(Channel::kMostSlots) : 1);
     receive.completion_optional = random.chance(behaviour_.optional_percent / 100.0);
     std::vector<ReceiveSlot> slots;
-    for (auto& place : receive.places) {
-      place.tag = tag ? *tag : static_cast<int>(random.below(behaviour_.tags));
-      place.memory.assign(behaviour_.most_bytes, std::byte{0xee});
-      place.registered = perhaps_register(end, place.memory, random);
-      slots.push_back({place.memory, place.tag, place.registered.get()});
+    for (auto& slot : receive.slots) {
+      slot.tag = tag ? *tag : static_cast<int>(random.below(behaviour_.tags));
+      slot.memory.assign(behaviour_.most_bytes, std::byte{0xee});
+      slot.registered = perhaps_register(end, slot.memory, random);
+      slots.push_back({slot.memory, slot.tag, slot.registered.get()});
     }
     auto request = half.receiver->receive(slots, receive.completion_optional);
     if (!request) return end_of_calls(end, request.error());
@@ -268,7 +268,7 @@ class ChannelLine {
         receive.request = nullptr;  // says nothing of the bytes: `check_optional` looks
       } else {
         half.model.received(receive, sizes);
-        for (auto& place : receive.places) place.registered.reset();
+        for (auto& slot : receive.slots) slot.registered.reset();
       }
       news = true;
     }
@@ -286,7 +286,7 @@ class ChannelLine {
     yard_.act_as(processes_[end], [&] {
       for (auto& message : halves_[end].model.messages()) message.memory.reset();
       for (auto& receive : halves_[1 - end].model.receives()) {
-        for (auto& place : receive.places) place.registered.reset();
+        for (auto& slot : receive.slots) slot.registered.reset();
       }
     });
   }

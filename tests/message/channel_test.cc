@@ -1,10 +1,10 @@
-/// Channels between two stations: what the user of one is promised.
+/// Channels between two contexts: what the user of one is promised.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 
-#include "stations.hpp"
+#include "contexts.hpp"
 
 namespace railyard {
 namespace {
@@ -28,8 +28,8 @@ Settings narrow(Settings settings) {
 class ChannelTest : public ::testing::TestWithParam<Bed> {
  protected:
   void SetUp() override {
-    a_ = open_station(GetParam().settings);
-    b_ = open_station(GetParam().settings);
+    a_ = open_context(GetParam().settings);
+    b_ = open_context(GetParam().settings);
     ASSERT_TRUE(a_ && b_);
     pair_ = connect(*a_, *b_);
     ASSERT_TRUE(pair_.out && pair_.in);
@@ -49,8 +49,8 @@ class ChannelTest : public ::testing::TestWithParam<Bed> {
     EXPECT_EQ(size[0], bytes);
   }
 
-  std::unique_ptr<Station> a_;
-  std::unique_ptr<Station> b_;
+  std::unique_ptr<Context> a_;
+  std::unique_ptr<Context> b_;
   ChannelPair pair_;
 };
 

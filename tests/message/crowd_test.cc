@@ -8,8 +8,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "contexts.hpp"
 #include "sanitized.hpp"
-#include "stations.hpp"
 
 namespace railyard {
 namespace {
@@ -22,7 +22,7 @@ constexpr int kCrowdRounds = 6;
 constexpr int kCrowdPairs = 4;
 constexpr int kCrowdMessages = 4;
 
-/// The threads made from here on, those of stations too, share one processor.
+/// The threads made from here on, those of contexts too, share one processor.
 class OneProcessor {
  public:
   OneProcessor() {
@@ -52,14 +52,14 @@ bool spun(Channel& channel, Request* request) {
 }
 
 /// Connects to the listener again and again; each channel carries some messages there and back.
-void call_again_and_again(Station& station, const Handle& to, std::size_t bytes, std::uint32_t seed) {
+void call_again_and_again(Context& context, const Handle& to, std::size_t bytes, std::uint32_t seed) {
   std::vector<std::byte> back(bytes);
   const std::array slots{ReceiveSlot{back, 0}};
   for (std::uint32_t round = 0; round < kCrowdRounds; ++round) {
     Handle handle = to;
     std::unique_ptr<Channel> channel;
     while (!channel) {
-      auto made = station.connect(handle);
+      auto made = context.connect(handle);
       ASSERT_TRUE(made) << made.error().text();
       channel = std::move(*made);
     }
@@ -88,8 +88,8 @@ TEST_P(CrowdT5, EightSpinningThreadsOnOneProcessorCostNoLink) {
   const OneProcessor one;
   const bool memory = GetParam() == "Memory";
   const std::size_t bytes = memory ? 100'000 : 1'000'000;
-  const auto a = open_station(memory ? over_memory() : over_network(4));
-  const auto b = open_station(memory ? over_memory() : over_network(4));
+  const auto a = open_context(memory ? over_memory() : over_network(4));
+  const auto b = open_context(memory ? over_memory() : over_network(4));
   const auto listener = b->listen();
   ASSERT_TRUE(listener);
   std::mutex accepting;
@@ -113,8 +113,8 @@ TEST_P(CrowdT5, EightSpinningThreadsOnOneProcessorCostNoLink) {
     threads.emplace_back(answer);
   }
   for (std::thread& thread : threads) thread.join();
-  for (const Station* station : {a.get(), b.get()}) {
-    for (const WorldStatistics& engine : station->statistics().engines) EXPECT_EQ(engine.links_lost, 0U);
+  for (const Context* context : {a.get(), b.get()}) {
+    for (const WorldStatistics& engine : context->statistics().engines) EXPECT_EQ(engine.links_lost, 0U);
   }
 }
 

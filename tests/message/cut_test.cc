@@ -2,16 +2,16 @@
 // TEST_RAILS, TEST_MEND one that mends it (tests/lab/verbs.test).
 #include <gtest/gtest.h>
 
-#include "stations.hpp"
+#include "contexts.hpp"
 
 namespace railyard {
 namespace {
 
 constexpr std::size_t kChannels = 64;
 
-std::uint64_t links_lost(const Station& station) {
+std::uint64_t links_lost(const Context& context) {
   std::uint64_t lost = 0;
-  for (const auto& engine : station.statistics().engines) lost += engine.links_lost;
+  for (const auto& engine : context.statistics().engines) lost += engine.links_lost;
   return lost;
 }
 
@@ -20,9 +20,9 @@ TEST(CutT9, ARailThatIsCutUnder64SharedChannelsCostsNoMessageAndItsLinkIsLostOnc
   const char* const mend = std::getenv("TEST_MEND");
   if (cut == nullptr || mend == nullptr) GTEST_SKIP() << "no TEST_CUT: nothing to cut";
   Settings settings = over_network(2);
-  settings.contexts = 1;
-  const auto a = open_station(settings);
-  const auto b = open_station(settings);
+  settings.workers = 1;
+  const auto a = open_context(settings);
+  const auto b = open_context(settings);
   std::vector<ChannelPair> pairs;
   for (std::size_t i = 0; i < kChannels; ++i) pairs.push_back(i % 2 == 0 ? connect(*a, *b) : connect(*b, *a));
   ASSERT_EQ(a->statistics().routes, 1U);

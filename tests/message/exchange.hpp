@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "stations.hpp"
+#include "contexts.hpp"
 #include "yard.hpp"
 
 namespace railyard::message {

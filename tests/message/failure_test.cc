@@ -86,7 +86,7 @@ TEST_F(FailureT9, ARailThatDiesUnder64SharedChannelsCostsNoMessageAndNobodyIsTol
   ASSERT_TRUE(finish());
   const WorldStatistics statistics = yard_->at(0).engine().statistics();
   EXPECT_GT(statistics.links_lost, 0U);
-  EXPECT_GT(statistics.units_replayed + yard_->at(1).engine().statistics().units_replayed, 0U);
+  EXPECT_GT(statistics.segments_replayed + yard_->at(1).engine().statistics().segments_replayed, 0U);
   EXPECT_EQ(statistics.peers_lost, 0U);
   close_all();
   EXPECT_TRUE(yard_->until([this] { return yard_->empty(); }));
@@ -141,7 +141,7 @@ TEST_F(FailureT9, AnEndThatClosedIsNotLeftWaitingForTheLastWordOfADeadPeer) {
   const Ends ends = yard_->join(0, 1);
   ASSERT_TRUE(exchange(*yard_, ends, 1));
   yard_->close(0, *ends.out);
-  // The peer acknowledges the farewell, and ends without a word before it gives its own.
+  // The peer acknowledges the disconnect, and ends without a word before it gives its own.
   for (int i = 0; i < 100; ++i) {
     yard_->pass(0);
     yard_->at(1).engine().progress();
@@ -174,11 +174,11 @@ TEST_F(FailureT9, AnEndThatClosesWithAReceiveUnderWayTakesItsMemoryBackFromAPeer
   EXPECT_TRUE(yard_->until([this] { return yard_->empty(); }));
 }
 
-/// Lets the flow of a channel go on as if it had already carried so many units.
+/// Lets the flow of a channel go on as if it had already carried so many segments.
 void begin_at(transport::Flow& flow, std::uint32_t sequence) {
   flow.next_sequence = flow.acknowledged = flow.head_seen = flow.fence_sequence = sequence;
   flow.limit = flow.granted = sequence + transport::kFirstGrant;
-  // The window begins with the number of its next unit.
+  // The window begins with the number of its next segment.
   std::memcpy(static_cast<void*>(&flow.arrivals), &sequence, sizeof sequence);
   ASSERT_EQ(flow.arrivals.next(), sequence);
 }

@@ -5,8 +5,8 @@
 #include <deque>
 #include <memory>
 
+#include "contexts.hpp"
 #include "message/wire.hpp"
-#include "stations.hpp"
 #include "yard.hpp"
 
 namespace railyard::message {

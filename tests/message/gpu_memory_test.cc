@@ -6,7 +6,7 @@
 #include <array>
 
 #include "base/random.hpp"
-#include "stations.hpp"
+#include "contexts.hpp"
 
 namespace railyard {
 namespace {
@@ -60,8 +60,8 @@ class Side {
 TEST_P(GpuMessages, ArriveWholeWhetherTheirReceiveIsEarlyOrLate) {
   const Sides sides = GetParam();
   const Gpu gpu;
-  auto one = open_station(over_memory());
-  auto other = open_station(over_memory());
+  auto one = open_context(over_memory());
+  auto other = open_context(over_memory());
   ASSERT_TRUE(one && other);
   ChannelPair pair = connect(*one, *other);
   ASSERT_TRUE(pair.out && pair.in);
@@ -113,8 +113,8 @@ TEST_P(GpuMessages, ArriveWholeWhetherTheirReceiveIsEarlyOrLate) {
 
 TEST(GpuMessage, AWayThatDoesNotReachItIsRefusedWhenItIsRegistered) {
   const Gpu gpu;
-  auto one = open_station(over_network(1));
-  auto other = open_station(over_network(1));
+  auto one = open_context(over_network(1));
+  auto other = open_context(over_network(1));
   ASSERT_TRUE(one && other);
   ChannelPair pair = connect(*one, *other);
   ASSERT_TRUE(pair.out && pair.in);

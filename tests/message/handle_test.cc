@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "message/porter_bed.hpp"
+#include "message/rendezvous_bed.hpp"
 
 namespace railyard::message {
 namespace {
@@ -16,7 +16,7 @@ using testing::HasSubstr;
 HandleContents some_contents() {
   HandleContents contents;
   for (std::size_t i = 0; i < contents.secret.size(); ++i) contents.secret[i] = static_cast<std::byte>(i + 1);
-  contents.door = 0x1122334455667788;
+  contents.listener = 0x1122334455667788;
   contents.machine = 0x99aabbccddeeff00;
   contents.port = 4711;
   contents.addresses = {address_of("192.0.2.1"), address_of("fd00::2"), address_of("127.0.0.1")};
@@ -35,13 +35,13 @@ TEST(Handle, CarriesFourAddressesAtMost) {
   EXPECT_EQ(read_handle(make_handle(contents)).value().addresses.size(), kMostAddresses);
 }
 
-TEST(Handle, TheMeetingIsTheConnectorsAndChangesNothingElse) {
+TEST(Handle, TheHandshakeIsTheConnectorsAndChangesNothingElse) {
   Handle handle = make_handle(some_contents());
-  EXPECT_EQ(meeting_of(handle), 0U);
-  set_meeting(handle, 0xfedcba9876543210);
-  EXPECT_EQ(meeting_of(handle), 0xfedcba9876543210);
+  EXPECT_EQ(handshake_of(handle), 0U);
+  set_handshake(handle, 0xfedcba9876543210);
+  EXPECT_EQ(handshake_of(handle), 0xfedcba9876543210);
   EXPECT_EQ(read_handle(handle).value(), some_contents());
-  set_meeting(handle, 0);
+  set_handshake(handle, 0);
   EXPECT_EQ(handle.bytes, make_handle(some_contents()).bytes);
 }
 
@@ -81,7 +81,7 @@ TEST(Handle, SenselessFieldsAreRefusedEvenWithARightChecksum) {
   };
   EXPECT_TRUE(refused([](HandleContents& contents) { contents.addresses.clear(); }));
   EXPECT_TRUE(refused([](HandleContents& contents) { contents.port = 0; }));
-  EXPECT_TRUE(refused([](HandleContents& contents) { contents.door = 0; }));
+  EXPECT_TRUE(refused([](HandleContents& contents) { contents.listener = 0; }));
 }
 
 std::vector<InterfaceAddress> some_interfaces() {

@@ -1,13 +1,13 @@
-/// Stations that have nothing to do.
+/// Contexts that have nothing to do.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <chrono>
 #include <thread>
 
+#include "contexts.hpp"
 #include "cpu_time.hpp"
 #include "sanitized.hpp"
-#include "stations.hpp"
 
 namespace railyard {
 namespace {
@@ -27,21 +27,21 @@ void exchange_one(ChannelPair& pair) {
   EXPECT_EQ(place, message);
 }
 
-class IdleStations : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Rails, IdleStations, ::testing::Values("memory", "network"),
+class IdleContexts : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Rails, IdleContexts, ::testing::Values("memory", "network"),
                          [](const auto& info) { return std::string(info.param); });
 
-/// Of a core, for two stations.
+/// Of a core, for two contexts.
 #ifdef RAILYARD_SANITIZED
 constexpr double kMostShare = 0.1;
 #else
 constexpr double kMostShare = 0.02;
 #endif
 
-TEST_P(IdleStations, Sleep) {
+TEST_P(IdleContexts, Sleep) {
   const Settings settings = std::string(GetParam()) == "memory" ? over_memory() : over_network(1);
-  auto one = open_station(settings);
-  auto other = open_station(settings);
+  auto one = open_context(settings);
+  auto other = open_context(settings);
   ASSERT_TRUE(one && other);
   auto listener = one->listen();
   ASSERT_TRUE(listener) << listener.error().text();
@@ -51,7 +51,7 @@ TEST_P(IdleStations, Sleep) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const CpuTime cpu;
   std::this_thread::sleep_for(std::chrono::seconds(3));
-  EXPECT_LT(cpu.share(), kMostShare) << "of two stations";
+  EXPECT_LT(cpu.share(), kMostShare) << "of two contexts";
   exchange_one(pair);
 }
 

@@ -112,14 +112,14 @@ TEST_F(LastWordTest, AnEndStaysUntilItsLastWordIsHeard) {
 TEST_F(LastWordTest, ARouteThatThePeerMayHaveDroppedIsNotJoined) {
   open();
   exchange();
-  // Lives of process 0's link end with something on them: process 1 shuts them out.
+  // Epochs of process 0's link end with something on them: process 1 shuts them out.
   const std::vector<std::byte> small(100, std::byte{2});
-  for (std::uint64_t lives = 1; lives <= 5; ++lives) {
+  for (std::uint64_t epochs = 1; epochs <= 5; ++epochs) {
     processes_->fabric.set_state(0, {fabric::sim::Carry::errors, fabric::sim::Carry::errors});
     ASSERT_TRUE(ends_.out->send(small, 0, nullptr));
     run(kVirtualSecond / 10);
     processes_->fabric.set_state(0, {});
-    const auto fenced = [&] { return processes_->at(0).engine().statistics().fences >= lives; };
+    const auto fenced = [&] { return processes_->at(0).engine().statistics().fences >= epochs; };
     ASSERT_TRUE(processes_->until(fenced, 20 * kVirtualSecond));
   }
   // Both ends close; process 1 stops when it has said so and is not there to drop its end.

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "base/log.hpp"
-#include "stations.hpp"
+#include "contexts.hpp"
 
 namespace railyard {
 namespace {
@@ -55,10 +55,10 @@ struct Note {
 class Member {
  public:
   Member(Board& board, std::uint32_t me, std::uint32_t members, const Settings& settings)
-      : board_(board), me_(me), members_(members), station_(open_station(settings)) {}
+      : board_(board), me_(me), members_(members), context_(open_context(settings)) {}
 
   bool meet() {
-    auto listener = station_->listen();
+    auto listener = context_->listen();
     if (!listener) return false;
     listener_ = std::move(*listener);
     board_.handles[me_] = listener_->handle();
@@ -71,7 +71,7 @@ class Member {
     return eventually([&] {
       for (std::uint32_t other = 0; other < members_; ++other) {
         if (other == me_ || out_[other]) continue;
-        auto channel = station_->connect(handles[other]);
+        auto channel = context_->connect(handles[other]);
         EXPECT_TRUE(channel) << channel.error().text();
         if (channel) out_[other] = std::move(*channel);
       }
@@ -120,8 +120,8 @@ class Member {
     std::set<std::string> peers;
     for (const auto& channel : in_) peers.insert(channel->statistics().peer);
     EXPECT_EQ(peers.size(), members_ - 1U);
-    EXPECT_TRUE(eventually([&] { return station_->statistics().routes == members_ - 1; }))
-        << station_->statistics().routes << " sets of links to " << members_ - 1 << " processes";
+    EXPECT_TRUE(eventually([&] { return context_->statistics().routes == members_ - 1; }))
+        << context_->statistics().routes << " sets of links to " << members_ - 1 << " processes";
   }
   void leave() {
     board_.done.fetch_add(1);
@@ -139,7 +139,7 @@ class Member {
   Board& board_;
   std::uint32_t me_;
   std::uint32_t members_;
-  std::unique_ptr<Station> station_;
+  std::unique_ptr<Context> context_;
   std::unique_ptr<Listener> listener_;
   std::vector<std::unique_ptr<Channel>> out_;
   std::vector<std::unique_ptr<Channel>> in_;
@@ -149,7 +149,7 @@ class ProcessesT4 : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ProcessesT4, BehindOneInterfaceAreToldApart) {
   Settings settings = GetParam() == "Memory" ? over_memory() : over_network(1);
-  settings.contexts = 1;
+  settings.workers = 1;
   for (const std::uint32_t members : {2U, 5U}) {
     Board* const board = make_board();
     std::vector<pid_t> children;
@@ -176,36 +176,36 @@ constexpr std::size_t kChannels = 8;
 
 /// Takes every channel that comes and sends back what it gets, until the test is over.
 bool echo(Board& board, std::uint32_t me, const Settings& settings) {
-  const auto station = open_station(settings);
-  auto listener = station->listen();
+  const auto context = open_context(settings);
+  auto listener = context->listen();
   if (!listener) return false;
   board.handles[me] = (*listener)->handle();
   board.listens[me].store(true);
-  struct Guest {
+  struct Accepted {
     std::unique_ptr<Channel> channel;
     std::vector<std::byte> memory = std::vector<std::byte>(5000);
     Request* receive = nullptr;
     Request* send = nullptr;
   };
-  std::vector<std::unique_ptr<Guest>> guests;
+  std::vector<std::unique_ptr<Accepted>> accepted_channels;
   while (board.done.load() == 0) {
     if (auto accepted = (*listener)->accept(); accepted && *accepted) {
-      guests.push_back(std::make_unique<Guest>());
-      guests.back()->channel = std::move(*accepted);
+      accepted_channels.push_back(std::make_unique<Accepted>());
+      accepted_channels.back()->channel = std::move(*accepted);
     }
-    for (auto& guest : guests) {
-      if (guest->send != nullptr) {
-        const auto sent = guest->channel->test(guest->send);
+    for (auto& accepted_channel : accepted_channels) {
+      if (accepted_channel->send != nullptr) {
+        const auto sent = accepted_channel->channel->test(accepted_channel->send);
         if (!sent) continue;
-        if (*sent) guest->send = nullptr;
-      } else if (guest->receive == nullptr) {
-        const std::array slots{ReceiveSlot{guest->memory, 0}};
-        const auto receive = guest->channel->receive(slots);
-        if (receive) guest->receive = *receive;
-      } else if (const auto done = guest->channel->test(guest->receive); done && *done) {
-        guest->receive = nullptr;
-        const auto send = guest->channel->send(guest->memory, 0);
-        if (send) guest->send = *send;
+        if (*sent) accepted_channel->send = nullptr;
+      } else if (accepted_channel->receive == nullptr) {
+        const std::array slots{ReceiveSlot{accepted_channel->memory, 0}};
+        const auto receive = accepted_channel->channel->receive(slots);
+        if (receive) accepted_channel->receive = *receive;
+      } else if (const auto done = accepted_channel->channel->test(accepted_channel->receive); done && *done) {
+        accepted_channel->receive = nullptr;
+        const auto send = accepted_channel->channel->send(accepted_channel->memory, 0);
+        if (send) accepted_channel->send = *send;
       }
     }
   }
@@ -222,7 +222,7 @@ TEST_P(ProcessesT9, AKilledPeerIsToldToEachOfItsChannelsAndTheOthersGoOn) {
   const pid_t friendly = start([&] { return echo(*board, 1, settings); });
   set_log_level(LogLevel::error);
   {
-    const auto station = open_station(settings);
+    const auto context = open_context(settings);
     std::array<std::vector<std::unique_ptr<Channel>>, 2> channels;
     for (std::size_t peer = 0; peer < 2; ++peer) {
       ASSERT_TRUE(eventually([&] { return board->listens[peer].load(); }));
@@ -230,7 +230,7 @@ TEST_P(ProcessesT9, AKilledPeerIsToldToEachOfItsChannelsAndTheOthersGoOn) {
         Handle handle = board->handles[peer];
         std::unique_ptr<Channel> channel;
         ASSERT_TRUE(eventually([&] {
-          auto connected = station->connect(handle);
+          auto connected = context->connect(handle);
           EXPECT_TRUE(connected) << connected.error().text();
           if (connected) channel = std::move(*connected);
           return !connected || channel != nullptr;
@@ -267,7 +267,7 @@ TEST_P(ProcessesT9, AKilledPeerIsToldToEachOfItsChannelsAndTheOthersGoOn) {
       EXPECT_EQ(sent.error().status(), Status::peer_lost) << sent.error().text();
     }
     std::uint64_t lost = 0;
-    for (const auto& engine : station->statistics().engines) lost += engine.peers_lost;
+    for (const auto& engine : context->statistics().engines) lost += engine.peers_lost;
     EXPECT_LE(lost, 2U) << "one loss for each set of links";
     for (auto& channel : channels[1]) EXPECT_TRUE(round_trip(*channel));
     board->done.store(1);

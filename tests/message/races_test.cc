@@ -7,8 +7,8 @@
 #include <atomic>
 
 #include "base/random.hpp"
+#include "contexts.hpp"
 #include "sanitized.hpp"
-#include "stations.hpp"
 
 namespace railyard {
 namespace {
@@ -30,7 +30,7 @@ void carry(Channel& from, Channel& to, std::size_t bytes, std::uint32_t seed) {
   EXPECT_EQ(target, message);
 }
 
-void open_use_and_close(Station& a, Station& b, std::uint64_t seed, int times) {
+void open_use_and_close(Context& a, Context& b, std::uint64_t seed, int times) {
   Random random(seed);
   for (int i = 0; i < times; ++i) {
     const bool forth = random.chance(0.5);
@@ -49,14 +49,14 @@ class RacesT5 : public ::testing::TestWithParam<std::string> {
  protected:
   static Settings settings() {
     Settings settings = GetParam() == "Memory" ? over_memory() : over_network(2);
-    settings.contexts = GetParam() == "TwoContexts" ? 2 : 1;
+    settings.workers = GetParam() == "TwoWorkers" ? 2 : 1;
     return settings;
   }
 };
 
 TEST_P(RacesT5, ThreadsMayOpenUseAndCloseChannelsAtTheSameTime) {
-  const auto a = open_station(settings());
-  const auto b = open_station(settings());
+  const auto a = open_context(settings());
+  const auto b = open_context(settings());
   std::vector<std::thread> threads;
   for (std::uint64_t i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] { open_use_and_close(*a, *b, i, 12 / kScale); });
@@ -68,8 +68,8 @@ TEST_P(RacesT5, ThreadsMayOpenUseAndCloseChannelsAtTheSameTime) {
 
 TEST_P(RacesT5, TwoThatConnectToEachOtherForTheFirstTimeAtOnceShareOneSetOfLinks) {
   for (int i = 0; i < 8 / kScale; ++i) {
-    const auto a = open_station(settings());
-    const auto b = open_station(settings());
+    const auto a = open_context(settings());
+    const auto b = open_context(settings());
     ChannelPair forth;
     ChannelPair back;
     std::thread other([&] { back = connect(*b, *a); });
@@ -78,7 +78,7 @@ TEST_P(RacesT5, TwoThatConnectToEachOtherForTheFirstTimeAtOnceShareOneSetOfLinks
     ASSERT_TRUE(forth.out && forth.in && back.out && back.in);
     carry(*forth.out, *forth.in, 10'000, 1);
     carry(*back.out, *back.in, 10'000, 2);
-    const std::uint32_t most = a->settings().contexts;
+    const std::uint32_t most = a->settings().workers;
     EXPECT_TRUE(eventually([&] { return a->statistics().routes <= most && b->statistics().routes <= most; }))
         << a->statistics().routes << " and " << b->statistics().routes << " sets of links";
     EXPECT_EQ(a->statistics().private_routes + b->statistics().private_routes, 0U);
@@ -86,8 +86,8 @@ TEST_P(RacesT5, TwoThatConnectToEachOtherForTheFirstTimeAtOnceShareOneSetOfLinks
 }
 
 TEST_P(RacesT5, MemoryMayBeRegisteredWhileMessagesMove) {
-  const auto a = open_station(settings());
-  const auto b = open_station(settings());
+  const auto a = open_context(settings());
+  const auto b = open_context(settings());
   ChannelPair pair = connect(*a, *b);
   ASSERT_TRUE(pair.out && pair.in);
   std::atomic<bool> stop{false};
@@ -114,8 +114,8 @@ TEST_P(RacesT5, MemoryMayBeRegisteredWhileMessagesMove) {
 }
 
 TEST_P(RacesT5, TheTwoEndsMayCloseAtTheSameTimeWithMessagesUnderWay) {
-  const auto a = open_station(settings());
-  const auto b = open_station(settings());
+  const auto a = open_context(settings());
+  const auto b = open_context(settings());
   for (std::uint32_t i = 0; i < 12 / kScale; ++i) {
     ChannelPair pair = connect(*a, *b);
     ASSERT_TRUE(pair.out && pair.in);
@@ -141,8 +141,8 @@ TEST_P(RacesT5, TheTwoEndsMayCloseAtTheSameTimeWithMessagesUnderWay) {
 
 /// Whoever has what it wanted closes at once; that must not turn into an error what is done at the other end.
 TEST_P(RacesT5, ARequestThatIsDoneIsNoErrorWhenThePeerClosesAtThatMoment) {
-  const auto a = open_station(settings());
-  const auto b = open_station(settings());
+  const auto a = open_context(settings());
+  const auto b = open_context(settings());
   std::atomic<int> errors{0};
   const auto once = [&](std::uint32_t seed) {
     ChannelPair pair = connect(*a, *b);
@@ -174,9 +174,9 @@ TEST_P(RacesT5, ARequestThatIsDoneIsNoErrorWhenThePeerClosesAtThatMoment) {
   EXPECT_EQ(errors.load(), 0);
 }
 
-TEST(RacesT5Station, MayEndWithChannelsOpenAndItsPeerIsTold) {
-  auto a = open_station(over_network(1));
-  const auto b = open_station(over_network(1));
+TEST(RacesT5Context, MayEndWithChannelsOpenAndItsPeerIsTold) {
+  auto a = open_context(over_network(1));
+  const auto b = open_context(over_network(1));
   ChannelPair pair = connect(*a, *b);
   ASSERT_TRUE(pair.out && pair.in);
   carry(*pair.out, *pair.in, 5000, 1);
@@ -190,7 +190,7 @@ TEST(RacesT5Station, MayEndWithChannelsOpenAndItsPeerIsTold) {
   EXPECT_EQ(done.error().status(), Status::peer_lost) << done.error().text();
 }
 
-INSTANTIATE_TEST_SUITE_P(Rails, RacesT5, ::testing::Values("Memory", "Tcp2", "TwoContexts"),
+INSTANTIATE_TEST_SUITE_P(Rails, RacesT5, ::testing::Values("Memory", "Tcp2", "TwoWorkers"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

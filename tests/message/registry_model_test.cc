@@ -105,7 +105,7 @@ TEST_P(RegistryT2, AfterEveryStepRoutesSharersAndFlowsAreWhatTheModelSays) {
 }
 INSTANTIATE_TEST_SUITE_P(SharedLinks, RegistryT2, ::testing::Values(0U, 1U, 2U, 4U));
 
-/// A channel that is being opened: which of its letters has been read.
+/// A channel that is being opened: which of its set-up messages has been read.
 struct Opening {
   std::size_t from = 0;
   std::size_t to = 0;
@@ -173,7 +173,7 @@ class Traffic {
   }
   void deliver(std::size_t index) {
     Opening& opening = opening_[index];
-    Context& from = yard_->at(opening.from);
+    Worker& from = yard_->at(opening.from);
     if (opening.welcome.empty()) {
       auto answer = yard_->at(opening.to).answer(*read_hello(from.hello(opening.joining)));
       ASSERT_TRUE(answer) << answer.error().text();
@@ -208,7 +208,7 @@ class Traffic {
     for (std::uint64_t rounds = random_.below(3); rounds > 0; --rounds) yard_->round();
     yard_->close(reversed ? processes.first : processes.second, reversed ? *ends.out : *ends.in);
   }
-  /// What holds at every moment, however many letters and farewells are on their way.
+  /// What holds at every moment, however many set-up messages and disconnects are on their way.
   void check() {
     for (std::size_t process = 0; process < yard_->size(); ++process) {
       std::size_t flows = 0;
@@ -233,7 +233,7 @@ class Traffic {
   std::uint64_t opened_ = 0;
 };
 
-TEST(RegistryT2Letters, LettersMayCrossComeLateOrNeverAndNothingIsMixedUpOrLeft) {
+TEST(RegistryT2SetupMessages, SetupMessagesMayCrossComeLateOrNeverAndNothingIsMixedUpOrLeft) {
   std::uint64_t opened = 0;
   for (std::uint64_t seed = 1; seed <= 60 / kScale; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

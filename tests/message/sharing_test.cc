@@ -1,4 +1,4 @@
-// Many channels between two stations. T1: how many links there are. T3: nobody gets what is another's. T10: who gets
+// Many channels between two contexts. T1: how many links there are. T3: nobody gets what is another's. T10: who gets
 // how much.
 #include <dirent.h>
 #include <gtest/gtest.h>
@@ -12,9 +12,9 @@
 #include <sstream>
 
 #include "base/random.hpp"
+#include "contexts.hpp"
 #include "rdma_objects.hpp"
 #include "sanitized.hpp"
-#include "stations.hpp"
 
 namespace railyard {
 namespace {
@@ -56,9 +56,9 @@ TEST_P(SharingT1, LinksAreAsManyAsTheFormulaSaysAndNoneIsLeft) {
   Settings settings = over_network(rails);
   settings.rails = rails;
   settings.shared_links = shared_links;
-  settings.contexts = 1;
-  const auto a = open_station(settings);
-  const auto b = open_station(settings);
+  settings.workers = 1;
+  const auto a = open_context(settings);
+  const auto b = open_context(settings);
   ASSERT_TRUE(a && b);
   const std::size_t before = connections();
   std::vector<ChannelPair> pairs;
@@ -97,8 +97,8 @@ INSTANTIATE_TEST_SUITE_P(Counts, SharingT1,
                          });
 
 TEST(SharingT1Classes, ChannelsOfDifferentServiceClassesNeverShareALink) {
-  const auto a = open_station(over_network(1));
-  const auto b = open_station(over_network(1));
+  const auto a = open_context(over_network(1));
+  const auto b = open_context(over_network(1));
   std::vector<ChannelPair> pairs;
   for (const std::uint32_t service_class : {0U, 1U, 0U, 1U, 2U}) {
     pairs.push_back(connect(*a, *b, {.service_class = service_class}));
@@ -201,8 +201,8 @@ TEST_P(SharingT3, WhoeverPollsMovesEverybodyAndNobodyGetsWhatIsAnothers) {
 #endif
   constexpr std::uint32_t kChannels = 32;
   const Settings settings = GetParam() == "Memory" ? over_memory() : over_network(2);
-  const auto a = open_station(settings);
-  const auto b = open_station(settings);
+  const auto a = open_context(settings);
+  const auto b = open_context(settings);
   std::vector<ChannelPair> pairs;
   std::vector<std::unique_ptr<Flood>> floods;
   for (std::uint32_t i = 0; i < kChannels; ++i) {
@@ -276,8 +276,8 @@ double jain(std::span<const std::uint64_t> shares) {
 }
 
 TEST(SharingT10, EqualsOnOneLinkGetEqualShares) {
-  const auto a = open_station(over_network(1));
-  const auto b = open_station(over_network(1));
+  const auto a = open_context(over_network(1));
+  const auto b = open_context(over_network(1));
   std::vector<ChannelPair> pairs;
   std::vector<std::unique_ptr<Stream>> streams;
   for (int i = 0; i < 16; ++i) {
@@ -296,38 +296,38 @@ TEST(SharingT10, EqualsOnOneLinkGetEqualShares) {
   RecordProperty("jain", std::to_string(jain(shares)));
 }
 
-TEST(SharingT10, MiceBesideAnElephantGoOnAndGetEqualShares) {
-  const auto a = open_station(over_network(1));
-  const auto b = open_station(over_network(1));
+TEST(SharingT10, LatencySensitiveChannelsBesideABulkOneGoOnAndGetEqualShares) {
+  const auto a = open_context(over_network(1));
+  const auto b = open_context(over_network(1));
   std::vector<ChannelPair> pairs;
   for (int i = 0; i < 16; ++i) {
     pairs.push_back(connect(*a, *b));
     ASSERT_TRUE(pairs.back().out && pairs.back().in);
   }
-  const auto run = [&](bool with_elephant) {
-    std::vector<std::unique_ptr<Stream>> mice;
-    std::unique_ptr<Stream> elephant;
-    if (with_elephant) elephant = std::make_unique<Stream>(pairs[0], 1 << 20U, 4);
-    for (std::size_t i = 1; i < pairs.size(); ++i) mice.push_back(std::make_unique<Stream>(pairs[i], 64, 1));
+  const auto run = [&](bool with_bulk) {
+    std::vector<std::unique_ptr<Stream>> latency_streams;
+    std::unique_ptr<Stream> bulk;
+    if (with_bulk) bulk = std::make_unique<Stream>(pairs[0], 1 << 20U, 4);
+    for (std::size_t i = 1; i < pairs.size(); ++i) latency_streams.push_back(std::make_unique<Stream>(pairs[i], 64, 1));
     const auto until = std::chrono::steady_clock::now() + test_patience() * std::chrono::milliseconds(500);
     while (std::chrono::steady_clock::now() < until) {
-      if (elephant) elephant->turn();
-      for (auto& mouse : mice) mouse->turn();
+      if (bulk) bulk->turn();
+      for (auto& latency_stream : latency_streams) latency_stream->turn();
     }
     std::vector<std::uint64_t> shares;
-    for (auto& mouse : mice) shares.push_back(mouse->received);
-    EXPECT_EQ(with_elephant, elephant != nullptr && elephant->received > 0);
-    if (with_elephant) RecordProperty("elephant", std::to_string(elephant->received));
+    for (auto& latency_stream : latency_streams) shares.push_back(latency_stream->received);
+    EXPECT_EQ(with_bulk, bulk != nullptr && bulk->received > 0);
+    if (with_bulk) RecordProperty("bulk channel", std::to_string(bulk->received));
     EXPECT_GT(jain(shares), 0.9) << ::testing::PrintToString(shares);
     for (ChannelPair& pair : pairs) pair = {};  // before the memory of what is under way
     const std::uint64_t total = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
-    RecordProperty(with_elephant ? "mice_beside" : "mice_alone", std::to_string(total));
+    RecordProperty(with_bulk ? "latency_streams_beside" : "latency_streams_alone", std::to_string(total));
     return total;
   };
   const std::uint64_t beside = run(true);
   for (std::size_t i = 0; i < pairs.size(); ++i) pairs[i] = connect(*a, *b);
   const std::uint64_t alone = run(false);
-  EXPECT_GT(beside * 50, alone) << "the elephant stands on them";
+  EXPECT_GT(beside * 50, alone) << "the bulk channel stands on them";
 }
 
 }  // namespace

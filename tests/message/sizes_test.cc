@@ -8,8 +8,8 @@
 #include <cstdlib>
 
 #include "base/random.hpp"
+#include "contexts.hpp"
 #include "sanitized.hpp"
-#include "stations.hpp"
 
 namespace railyard {
 namespace {
@@ -22,13 +22,13 @@ struct Bed {
 class SizesT11 : public ::testing::TestWithParam<Bed> {
  protected:
   void SetUp() override {
-    a_ = open_station(GetParam().settings);
-    b_ = open_station(GetParam().settings);
+    a_ = open_context(GetParam().settings);
+    b_ = open_context(GetParam().settings);
     pair_ = connect(*a_, *b_);
     ASSERT_TRUE(pair_.out && pair_.in);
   }
-  std::unique_ptr<Station> a_;
-  std::unique_ptr<Station> b_;
+  std::unique_ptr<Context> a_;
+  std::unique_ptr<Context> b_;
   ChannelPair pair_;
 };
 
@@ -94,15 +94,15 @@ TEST_P(SizesT11, GroupsOfEverySizeTakeTheirMessagesByTagInAnyOrderAlsoWhereTagsA
   }
 }
 
-/// A long range of addresses over little memory: the same piece again and again.
+/// A long range of addresses over little memory: the same chunk again and again.
 class LongMemory {
  public:
-  LongMemory(std::size_t piece, std::size_t bytes) : bytes_(bytes) {
+  LongMemory(std::size_t chunk, std::size_t bytes) : bytes_(bytes) {
     const int file = ::memfd_create("railyard test", 0);
-    EXPECT_EQ(::ftruncate(file, static_cast<off_t>(piece)), 0);
+    EXPECT_EQ(::ftruncate(file, static_cast<off_t>(chunk)), 0);
     base_ = static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    for (std::size_t at = 0; at < bytes; at += piece) {
-      const std::size_t part = std::min(piece, bytes - at);
+    for (std::size_t at = 0; at < bytes; at += chunk) {
+      const std::size_t part = std::min(chunk, bytes - at);
       EXPECT_NE(::mmap(base_ + at, part, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0), MAP_FAILED);
     }
     ::close(file);
@@ -124,12 +124,12 @@ TEST_P(SizesT11, AMessageOver4GiBArrivesWhole) {
   if (std::getenv("RAILYARD_LONG_TESTS") == nullptr) {
     GTEST_SKIP() << "moves 4 GiB: set RAILYARD_LONG_TESTS=1";
   }
-  constexpr std::size_t kPiece = 64 << 20U;
+  constexpr std::size_t kChunk = 64 << 20U;
   constexpr std::size_t kBytes = (std::size_t{4} << 30U) + 8193;
-  const LongMemory source(kPiece, kBytes);
-  const LongMemory target(kPiece, kBytes + 4096);
-  const auto content = pattern(kPiece, 3);
-  std::memcpy(source.bytes().data(), content.data(), kPiece);
+  const LongMemory source(kChunk, kBytes);
+  const LongMemory target(kChunk, kBytes + 4096);
+  const auto content = pattern(kChunk, 3);
+  std::memcpy(source.bytes().data(), content.data(), kChunk);
   const std::array slots{ReceiveSlot{target.bytes(), 0}};
   Request* const receive = must(pair_.in->receive(slots));
   Request* const send = must(pair_.out->send(source.bytes(), 0));
@@ -137,7 +137,7 @@ TEST_P(SizesT11, AMessageOver4GiBArrivesWhole) {
   ASSERT_TRUE(waited(*pair_.in, receive, size) && waited(*pair_.out, send));
   EXPECT_EQ(size[0], kBytes);
   EXPECT_EQ(pair_.in->statistics().bytes_received, kBytes);
-  EXPECT_TRUE(same_bytes(target.bytes().data(), content.data(), kPiece));
+  EXPECT_TRUE(same_bytes(target.bytes().data(), content.data(), kChunk));
 }
 
 TEST_P(SizesT11, ASizeOver4GiBThatDoesNotFitIsNamedInFull) {

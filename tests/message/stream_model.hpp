@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "contexts.hpp"
 #include "message/channel_state.hpp"
-#include "stations.hpp"
 
 namespace railyard::message {
 
@@ -29,20 +29,20 @@ class StreamModel {
     Request* request = nullptr;  ///< null: done
     bool placed = false;
   };
-  struct Place {
+  struct Slot {
     int tag = 0;
     std::vector<std::byte> memory;
     std::unique_ptr<Memory> registered;
     std::optional<std::size_t> message;
   };
   struct Receive {
-    std::vector<Place> places;
+    std::vector<Slot> slots;
     Request* request = nullptr;  ///< null: done
     bool completion_optional = false;
     bool checked = false;
     bool full() const {
-      for (const Place& place : places) {
-        if (!place.message) return false;
+      for (const Slot& slot : slots) {
+        if (!slot.message) return false;
       }
       return true;
     }
@@ -65,8 +65,8 @@ class StreamModel {
   /// The tag that the oldest unfilled receive still waits for; nothing: there is none.
   std::optional<int> wanted() const {
     for (const Receive& receive : receives_) {
-      for (const Place& place : receive.places) {
-        if (!place.message) return place.tag;
+      for (const Slot& slot : receive.slots) {
+        if (!slot.message) return slot.tag;
       }
     }
     return std::nullopt;
@@ -101,15 +101,15 @@ class StreamModel {
   /// The channel is closed at the receiving end: nothing may be written any more.
   void closed() {
     for (Receive& receive : receives_) {
-      for (Place& place : receive.places) std::ranges::fill(place.memory, kScribble);
+      for (Slot& slot : receive.slots) std::ranges::fill(slot.memory, kScribble);
       receive.checked = true;
     }
   }
   /// What was handed back to the user is as the user left it.
   void check_ghosts() {
     for (const Receive& receive : receives_) {
-      for (const Place& place : receive.places) {
-        if (receive.checked && std::ranges::any_of(place.memory, [](std::byte byte) { return byte != kScribble; })) {
+      for (const Slot& slot : receive.slots) {
+        if (receive.checked && std::ranges::any_of(slot.memory, [](std::byte byte) { return byte != kScribble; })) {
           return find("something was written into memory that the user had back");
         }
       }
@@ -129,20 +129,20 @@ class StreamModel {
 
   void assign() {
     for (auto message = unplaced_.begin(); message != unplaced_.end();) {
-      Place* const place = place_for(messages_[*message].tag);
-      if (place == nullptr) {
+      Slot* const slot = slot_for(messages_[*message].tag);
+      if (slot == nullptr) {
         ++message;
         continue;
       }
-      place->message = *message;
+      slot->message = *message;
       messages_[*message].placed = true;
       message = unplaced_.erase(message);
     }
   }
-  Place* place_for(int tag) {
+  Slot* slot_for(int tag) {
     for (Receive& receive : receives_) {
-      for (Place& place : receive.places) {
-        if (!place.message && place.tag == tag) return &place;
+      for (Slot& slot : receive.slots) {
+        if (!slot.message && slot.tag == tag) return &slot;
       }
     }
     return nullptr;
@@ -150,24 +150,24 @@ class StreamModel {
 
   void check(Receive& receive, std::span<const std::uint64_t> sizes) {
     receive.checked = true;
-    for (std::size_t i = 0; i < receive.places.size(); ++i) {
-      Place& place = receive.places[i];
-      const std::size_t number = *place.message;
+    for (std::size_t i = 0; i < receive.slots.size(); ++i) {
+      Slot& slot = receive.slots[i];
+      const std::size_t number = *slot.message;
       const auto expected = pattern(size_of(number), messages_[number].seed);
       if (!sizes.empty() && sizes[i] != expected.size()) {
         find(fmt::format("message {} of {} bytes is said to have {}", number, expected.size(), sizes[i]));
       }
-      if (!same_bytes(place.memory.data(), expected.data(), expected.size())) {
+      if (!same_bytes(slot.memory.data(), expected.data(), expected.size())) {
         find(fmt::format("message {} of {} bytes (tag {}, slot {} of {}) has other bytes", number, expected.size(),
-                         messages_[number].tag, i, receive.places.size()));
+                         messages_[number].tag, i, receive.slots.size()));
       }
-      for (std::size_t byte = expected.size(); byte < place.memory.size(); ++byte) {
-        if (place.memory[byte] != std::byte{0xee}) {
+      for (std::size_t byte = expected.size(); byte < slot.memory.size(); ++byte) {
+        if (slot.memory[byte] != std::byte{0xee}) {
           find(fmt::format("message {} of {} bytes wrote past its end", number, expected.size()));
           break;
         }
       }
-      std::ranges::fill(place.memory, kScribble);
+      std::ranges::fill(slot.memory, kScribble);
     }
   }
   std::size_t size_of(std::size_t number) const { return messages_[number].bytes.size(); }

@@ -1,11 +1,11 @@
-// Stations on devices of the verbs double that have next to nothing (T7), and one queue pair that breaks under many
+// Contexts on devices of the verbs double that have next to nothing (T7), and one queue pair that breaks under many
 // channels (T9).
 #include <gmock/gmock.h>
 
 #include <cstdlib>
 
+#include "contexts.hpp"
 #include "doubles/verbs/verbs_double.hpp"
-#include "stations.hpp"
 
 namespace railyard {
 namespace {
@@ -24,7 +24,7 @@ class VerbsCapacity : public ::testing::Test {
     settings.interfaces = devices;
     settings.shared_memory = "off";
     settings.shared_links = shared_links;
-    settings.contexts = 1;
+    settings.workers = 1;
     settings.rails = static_cast<std::uint32_t>(1 + std::ranges::count(settings.interfaces, ','));
     return settings;
   }
@@ -44,8 +44,8 @@ class VerbsCapacity : public ::testing::Test {
 TEST_F(VerbsCapacity, PrivateLinksBeyondTheDeviceAreAnErrorAndTheOpenOnesGoOn) {
   constexpr int kMost = 20;
   network_.options(0).limits.max_qp = kMost;
-  const auto a = open_station(on("fake0", 0));
-  const auto b = open_station(on("fake1", 0));
+  const auto a = open_context(on("fake0", 0));
+  const auto b = open_context(on("fake1", 0));
   ASSERT_TRUE(a && b);
   std::vector<ChannelPair> open;
   std::vector<std::string> errors;
@@ -100,8 +100,8 @@ TEST_F(VerbsCapacity, ChannelsComeAndGoWithoutGrowth) {
   const char* const asked = std::getenv("TEST_LONG");
   const int cycles = asked != nullptr && asked[0] == '1' ? 2048 : 128;
   for (const std::uint32_t links : {0U, 2U}) {
-    const auto a = open_station(on("fake0", links));
-    const auto b = open_station(on("fake1", links));
+    const auto a = open_context(on("fake0", links));
+    const auto b = open_context(on("fake1", links));
     ASSERT_TRUE(a && b);
     for (int cycle = 0; cycle < cycles; ++cycle) {
       const ChannelPair there = connect(*a, *b);
@@ -129,8 +129,8 @@ TEST_F(VerbsCapacity, ShortQueuesUnderManySharersAreBackPressureOnly) {
     network_.options(device).limits.max_cqe = 400;
     network_.options(device).limits.max_inline_data = 0;
   }
-  const auto a = open_station(on("fake0", 1));
-  const auto b = open_station(on("fake1", 1));
+  const auto a = open_context(on("fake0", 1));
+  const auto b = open_context(on("fake1", 1));
   ASSERT_TRUE(a && b);
   std::vector<ChannelPair> pairs;
   for (int i = 0; i < 8; ++i) pairs.push_back(connect(*a, *b));
@@ -156,14 +156,14 @@ TEST_F(VerbsCapacity, ShortQueuesUnderManySharersAreBackPressureOnly) {
 }
 
 TEST_F(VerbsCapacity, AQueuePairThatBreaksUnderManyChannelsIsMadeAgainAndNothingIsLost) {
-  const auto a = open_station(on("fake0", 1));
-  const auto b = open_station(on("fake1", 1));
+  const auto a = open_context(on("fake0", 1));
+  const auto b = open_context(on("fake1", 1));
   ASSERT_TRUE(a && b);
   std::vector<ChannelPair> pairs;
   for (int i = 0; i < 8; ++i) pairs.push_back(i % 2 == 0 ? connect(*a, *b) : connect(*b, *a));
   for (std::uint32_t round = 0; round < 5; ++round) {
     for (std::size_t i = 0; i < pairs.size(); ++i) {
-      // Numbered from 0x100, letters have the first.
+      // Numbered from 0x100, CM messages have the first.
       if (i == 3)
         network_.break_pair(
             round % 2, 0x100 + static_cast<std::uint32_t>(network_.count(round % 2, Kind::connected_pair).created));
@@ -180,11 +180,11 @@ TEST_F(VerbsCapacity, AQueuePairThatBreaksUnderManyChannelsIsMadeAgainAndNothing
 TEST_F(VerbsCapacity, WithItsOnlyDeviceDeadEveryChannelHearsOnceAndOthersGoOn) {
   Settings settings = on("fake0", 1);
   settings.peer_timeout_ms = 2000;
-  const auto a = open_station(settings);
+  const auto a = open_context(settings);
   settings.interfaces = "fake1";
-  const auto b = open_station(settings);
+  const auto b = open_context(settings);
   settings.interfaces = "fake2";
-  const auto c = open_station(settings);
+  const auto c = open_context(settings);
   ASSERT_TRUE(a && b && c);
   std::vector<ChannelPair> dying;
   for (int i = 0; i < 4; ++i) dying.push_back(connect(*a, *b));

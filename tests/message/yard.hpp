@@ -1,5 +1,5 @@
-/// Yard: contexts of several processes on one simulated network. One thread plays all of them and carries their
-/// letters.
+/// Yard: workers of several processes on one simulated network. One thread plays all of them and carries their
+/// set-up messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 #include "base/random.hpp"
 #include "fabric/sim/fabric.hpp"
-#include "message/context.hpp"
+#include "message/worker.hpp"
 
 namespace railyard::message {
 
@@ -26,13 +26,13 @@ struct Ends {
 
 class Yard {
  public:
-  /// One context for each of `settings`, on the rails that name its process.
+  /// One worker for each of `settings`, on the rails that name its process.
   Yard(const fabric::sim::FabricOptions& options, std::span<const Settings> settings) : fabric(options) {
     Random random(options.seed ^ 0x9e3779b97f4a7c15ULL);
     for (std::size_t process = 0; process < settings.size(); ++process) {
       clocks_.push_back(std::make_unique<ProcessClock>(*this, process));
       asleep_until_.push_back(0);
-      ContextParts parts;
+      WorkerParts parts;
       parts.settings = settings[process];
       parts.settings.threads = "single";
       parts.clock = clocks_.back().get();
@@ -43,21 +43,21 @@ class Yard {
       }
       for (auto& byte : parts.identity.bytes) byte = static_cast<std::uint8_t>(random.next());
       parts.seed = random.next();
-      auto context = Context::open(std::move(parts));
-      EXPECT_TRUE(context) << context.error().text();
-      contexts_.push_back(std::move(*context));
+      auto worker = Worker::open(std::move(parts));
+      EXPECT_TRUE(worker) << worker.error().text();
+      workers_.push_back(std::move(*worker));
     }
   }
   ~Yard() {
-    for (auto& context : contexts_) {
-      if (context != nullptr) context->close();
+    for (auto& worker : workers_) {
+      if (worker != nullptr) worker->close();
     }
   }
   Yard(const Yard&) = delete;
   Yard& operator=(const Yard&) = delete;
 
-  Context& at(std::size_t process) { return *contexts_[process]; }
-  std::size_t size() const { return contexts_.size(); }
+  Worker& at(std::size_t process) { return *workers_[process]; }
+  std::size_t size() const { return workers_.size(); }
   bool alive(std::size_t process) const { return fabric.alive(static_cast<int>(process)); }
 
   /// The channel that `from` asks `to` for; both null where it is refused, and `why` says so.
@@ -85,7 +85,7 @@ class Yard {
 
   /// Everybody makes a pass; then time goes on to the next thing that happens.
   void round() {
-    for (std::size_t process = 0; process < contexts_.size(); ++process) pass(process);
+    for (std::size_t process = 0; process < workers_.size(); ++process) pass(process);
     let_time_pass();
   }
   /// Rounds until `done`; false where that takes longer than so much virtual time.
@@ -97,7 +97,7 @@ class Yard {
   }
   void pass(std::size_t process) {
     if (fabric.now() < asleep_until_[process]) return;
-    if (contexts_[process] != nullptr && alive(process)) contexts_[process]->pass();
+    if (workers_[process] != nullptr && alive(process)) workers_[process]->pass();
   }
   void let_time_pass() {
     if (fabric.anything_ready()) return fabric.advance(300);
@@ -134,10 +134,10 @@ class Yard {
   }
   /// A process that does nothing for so long.
   void sleep(std::size_t process, std::int64_t nanoseconds) { asleep_until_[process] = fabric.now() + nanoseconds; }
-  /// Takes a process down, as the end of its station does.
+  /// Takes a process down, as the end of its context does.
   void end(std::size_t process) {
-    contexts_[process]->close();
-    contexts_[process].reset();
+    workers_[process]->close();
+    workers_[process].reset();
   }
 
   fabric::sim::SimFabric fabric;
@@ -165,7 +165,7 @@ class Yard {
 
   void let_others_go_on(std::size_t process) {
     waits_ = kNobody;
-    for (std::size_t other = 0; other < contexts_.size(); ++other) {
+    for (std::size_t other = 0; other < workers_.size(); ++other) {
       if (other != process) pass(other);
     }
     let_time_pass();
@@ -173,7 +173,7 @@ class Yard {
   }
 
   std::vector<std::unique_ptr<ProcessClock>> clocks_;
-  std::vector<std::shared_ptr<Context>> contexts_;
+  std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::int64_t> asleep_until_;
   std::size_t waits_ = kNobody;
   std::int64_t idle_ = kFirstIdle;

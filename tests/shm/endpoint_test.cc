@@ -340,7 +340,7 @@ TEST_F(ShmEndpoint, AKilledReceiverIsReportedAndAnotherMayTakeItsName) {
       ::raise(signal);
     });
   };
-  for (int life = 0; life < 3; ++life) {
+  for (int incarnation = 0; incarnation < 3; ++incarnation) {
     const pid_t pid = serve(SIGKILL);
     Result<Outbound*> to = client->connect_name("server");
     for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -350,7 +350,7 @@ TEST_F(ShmEndpoint, AKilledReceiverIsReportedAndAnotherMayTakeItsName) {
     ASSERT_TRUE(send(**to, 9));
     ::waitpid(pid, nullptr, 0);
     ASSERT_TRUE(poll_until(
-        *client, [](Inbound&, std::uint64_t) {}, [&] { return notes.losses == life + 1; }));
+        *client, [](Inbound&, std::uint64_t) {}, [&] { return notes.losses == incarnation + 1; }));
   }
 }
 

@@ -128,15 +128,15 @@ TEST_F(ProviderMisuse, WhatIsInUseDoesNotClose) {
   EXPECT_EQ(fi_poll_del(set.get(), &a_.queue->fid, 0), 0);
 }
 
-TEST_F(ProviderMisuse, TooManyPiecesTooMuchToInjectAndUnknownPeers) {
+TEST_F(ProviderMisuse, TooManyIovEntriesTooMuchToInjectAndUnknownPeers) {
   std::vector<char> bytes(10'000);
-  const std::vector<iovec> pieces(5, iovec{bytes.data(), 1});
-  EXPECT_EQ(fi_sendv(a_.endpoint.get(), pieces.data(), nullptr, 5, to_b_, nullptr), -FI_EINVAL);
-  EXPECT_EQ(fi_recvv(a_.endpoint.get(), pieces.data(), nullptr, 5, FI_ADDR_UNSPEC, nullptr), -FI_EINVAL);
-  EXPECT_EQ(fi_tsendv(a_.endpoint.get(), pieces.data(), nullptr, 5, to_b_, 1, nullptr), -FI_EINVAL);
-  EXPECT_EQ(fi_trecvv(a_.endpoint.get(), pieces.data(), nullptr, 5, FI_ADDR_UNSPEC, 1, 0, nullptr), -FI_EINVAL);
-  EXPECT_EQ(fi_writev(a_.endpoint.get(), pieces.data(), nullptr, 5, to_b_, 0, 0, nullptr), -FI_EINVAL);
-  EXPECT_EQ(fi_readv(a_.endpoint.get(), pieces.data(), nullptr, 5, to_b_, 0, 0, nullptr), -FI_EINVAL);
+  const std::vector<iovec> iov(5, iovec{bytes.data(), 1});
+  EXPECT_EQ(fi_sendv(a_.endpoint.get(), iov.data(), nullptr, 5, to_b_, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_recvv(a_.endpoint.get(), iov.data(), nullptr, 5, FI_ADDR_UNSPEC, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_tsendv(a_.endpoint.get(), iov.data(), nullptr, 5, to_b_, 1, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_trecvv(a_.endpoint.get(), iov.data(), nullptr, 5, FI_ADDR_UNSPEC, 1, 0, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_writev(a_.endpoint.get(), iov.data(), nullptr, 5, to_b_, 0, 0, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_readv(a_.endpoint.get(), iov.data(), nullptr, 5, to_b_, 0, 0, nullptr), -FI_EINVAL);
   EXPECT_EQ(fi_inject(a_.endpoint.get(), bytes.data(), bytes.size(), to_b_), -FI_EMSGSIZE);
   EXPECT_EQ(fi_tinject(a_.endpoint.get(), bytes.data(), bytes.size(), to_b_, 1), -FI_EMSGSIZE);
   EXPECT_EQ(fi_inject_write(a_.endpoint.get(), bytes.data(), bytes.size(), to_b_, 0, 0), -FI_EMSGSIZE);

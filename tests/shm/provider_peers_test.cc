@@ -85,12 +85,12 @@ TEST_F(Provider, APeerLeavesAndComesBackUnderItsName) {
   const fi_addr_t to = a_.know("fi_ns://" + name);
   int value = 5;
   EXPECT_EQ(fi_tinject(a_.endpoint.get(), &value, sizeof value, to, 1), -FI_EAGAIN) << "nobody has that name yet";
-  for (int life = 0; life < 5; ++life) {
+  for (int incarnation = 0; incarnation < 5; ++incarnation) {
     const Node peer(name.c_str());
     ASSERT_EQ(peer.enabled, 0);
     int received = 0;
     ASSERT_EQ(fi_trecv(peer.endpoint.get(), &received, sizeof received, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
-    value = 100 + life;
+    value = 100 + incarnation;
     ssize_t code = -FI_EAGAIN;
     ASSERT_TRUE(until([&] {
       code = fi_tinject(a_.endpoint.get(), &value, sizeof value, to, 1);

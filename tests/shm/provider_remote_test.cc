@@ -26,28 +26,28 @@ struct Region {
 class ProviderRemote : public Provider {
  protected:
   /// One write of the whole of `sent` to the places.
-  ssize_t write(const std::vector<char>& sent, const std::vector<fi_rma_iov>& places, std::uint64_t flags,
+  ssize_t write(const std::vector<char>& sent, const std::vector<fi_rma_iov>& remote_iov, std::uint64_t flags,
                 std::uint64_t data = 0) const {
-    const iovec piece{const_cast<char*>(sent.data()), sent.size()};
+    const iovec iov{const_cast<char*>(sent.data()), sent.size()};
     fi_msg_rma message{};
-    message.msg_iov = &piece;
+    message.msg_iov = &iov;
     message.iov_count = 1;
     message.addr = to_b_;
-    message.rma_iov = places.data();
-    message.rma_iov_count = places.size();
+    message.rma_iov = remote_iov.data();
+    message.rma_iov_count = remote_iov.size();
     message.data = data;
     message.context = const_cast<char*>(sent.data());
     return fi_writemsg(a_.endpoint.get(), &message, flags | FI_COMPLETION);
   }
-  ssize_t read(std::vector<char>& to, const std::vector<fi_rma_iov>& places) const {
+  ssize_t read(std::vector<char>& to, const std::vector<fi_rma_iov>& remote_iov) const {
     const std::size_t half = to.size() / 3;
-    const iovec pieces[2] = {{to.data(), half}, {to.data() + half, to.size() - half}};
+    const iovec iov[2] = {{to.data(), half}, {to.data() + half, to.size() - half}};
     fi_msg_rma message{};
-    message.msg_iov = pieces;
+    message.msg_iov = iov;
     message.iov_count = 2;
     message.addr = to_b_;
-    message.rma_iov = places.data();
-    message.rma_iov_count = places.size();
+    message.rma_iov = remote_iov.data();
+    message.rma_iov_count = remote_iov.size();
     return fi_readmsg(a_.endpoint.get(), &message, FI_COMPLETION);
   }
   void nothing_more(const Node& node) const {
@@ -63,12 +63,12 @@ TEST_F(ProviderRemote, SeveralPlacesAreWrittenAndReadInOneCall) {
   const Region first(b_, 300'000);
   const Region second(b_, 300'000);
   for (const std::size_t part : {std::size_t{1}, std::size_t{40}, std::size_t{5000}, std::size_t{70'000}}) {
-    const std::vector<fi_rma_iov> places{{first.base + 7, part, first.key},
-                                         {second.base, 2 * part, second.key},
-                                         {second.base + 290'000, 0, second.key},
-                                         {first.base + 100'000, part, first.key}};
+    const std::vector<fi_rma_iov> remote_iov{{first.base + 7, part, first.key},
+                                             {second.base, 2 * part, second.key},
+                                             {second.base + 290'000, 0, second.key},
+                                             {first.base + 100'000, part, first.key}};
     const std::vector<char> sent = pattern(4 * part, part);
-    ASSERT_EQ(write(sent, places, FI_REMOTE_CQ_DATA, 99), 0);
+    ASSERT_EQ(write(sent, remote_iov, FI_REMOTE_CQ_DATA, 99), 0);
     EXPECT_EQ(next(a_).op_context, sent.data());
     const fi_cq_tagged_entry told = next(b_);
     EXPECT_EQ(told.data, 99u);
@@ -80,7 +80,7 @@ TEST_F(ProviderRemote, SeveralPlacesAreWrittenAndReadInOneCall) {
     EXPECT_TRUE(std::equal(at(3 * part), at(4 * part), first.memory.begin() + 100'000));
     EXPECT_EQ(first.memory[7 + part], '.');
     std::vector<char> back(4 * part);
-    ASSERT_EQ(read(back, places), 0);
+    ASSERT_EQ(read(back, remote_iov), 0);
     next(a_);
     EXPECT_EQ(back, sent);
     nothing_more(a_);

@@ -85,9 +85,9 @@ TEST_F(Provider, AMessageTooLongForItsReceiveIsAnErrorAndTheNextOneIsNot) {
 TEST_F(Provider, DeliveryCompleteWaitsForTheReceive) {
   for (const std::size_t bytes : {std::size_t{8}, std::size_t{5000}, std::size_t{100'000}}) {
     const std::vector<char> sent = pattern(bytes, 3);
-    const iovec piece{const_cast<char*>(sent.data()), bytes};
+    const iovec iov{const_cast<char*>(sent.data()), bytes};
     fi_msg_tagged message{};
-    message.msg_iov = &piece;
+    message.msg_iov = &iov;
     message.iov_count = 1;
     message.addr = to_b_;
     message.tag = 9;
@@ -144,8 +144,8 @@ TEST_F(Provider, PeekClaimAndDiscard) {
   next(b_);
   EXPECT_EQ(last, 3) << "the first is claimed, the second was discarded";
   int first = 0;
-  const iovec piece{&first, sizeof first};
-  message.msg_iov = &piece;
+  const iovec iov{&first, sizeof first};
+  message.msg_iov = &iov;
   message.iov_count = 1;
   message.context = &context;
   ASSERT_EQ(fi_trecvmsg(b_.endpoint.get(), &message, FI_CLAIM), 0);
@@ -172,9 +172,9 @@ TEST_F(Provider, AMultiReceiveTakesMessagesUntilItIsUsedUp) {
   std::vector<char> buffer(1000);
   std::size_t least = 200;
   ASSERT_EQ(fi_setopt(&b_.endpoint->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof least), 0);
-  const iovec piece{buffer.data(), buffer.size()};
+  const iovec iov{buffer.data(), buffer.size()};
   fi_msg message{};
-  message.msg_iov = &piece;
+  message.msg_iov = &iov;
   message.iov_count = 1;
   message.addr = FI_ADDR_UNSPEC;
   ASSERT_EQ(fi_recvmsg(b_.endpoint.get(), &message, FI_MULTI_RECV), 0);
@@ -199,13 +199,13 @@ TEST_F(Provider, RemoteMemoryIsReadAndWrittenAndGuarded) {
   const auto base = reinterpret_cast<std::uint64_t>(memory.data());
   for (const std::size_t bytes : kSizes) {
     const std::vector<char> sent = pattern(bytes, bytes + 5);
-    const iovec piece{const_cast<char*>(sent.data()), bytes};
-    const fi_rma_iov place{base, bytes, key};
+    const iovec iov{const_cast<char*>(sent.data()), bytes};
+    const fi_rma_iov remote{base, bytes, key};
     fi_msg_rma message{};
-    message.msg_iov = &piece;
+    message.msg_iov = &iov;
     message.iov_count = 1;
     message.addr = to_b_;
-    message.rma_iov = &place;
+    message.rma_iov = &remote;
     message.rma_iov_count = 1;
     ASSERT_EQ(fi_writemsg(a_.endpoint.get(), &message, FI_DELIVERY_COMPLETE | FI_COMPLETION), 0);
     next(a_);

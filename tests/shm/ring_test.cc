@@ -25,15 +25,15 @@ struct TestRing {
 
   bool send(std::size_t payload, std::uint64_t number) {
     const bool in_first = payload <= Record::kShort;
-    Reservation place;
+    Reservation reservation;
     if (in_first) {
-      place.record = producer.reserve_line();
+      reservation.record = producer.reserve_line();
     } else {
-      place = producer.reserve(payload);
+      reservation = producer.reserve(payload);
     }
-    if (place.record == nullptr) return false;
-    place.record->arguments = {number, ~number};
-    std::byte* const to = in_first ? place.record->payload.data() : place.payload;
+    if (reservation.record == nullptr) return false;
+    reservation.record->arguments = {number, ~number};
+    std::byte* const to = in_first ? reservation.record->payload.data() : reservation.payload;
     const std::vector<std::byte> bytes(payload, static_cast<std::byte>(number & 0xff));
     if (in_first) {
       copy_bytes(to, bytes.data(), payload);

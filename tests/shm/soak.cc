@@ -1,7 +1,7 @@
 /// Eight processes send to each other at random, all to all, through the provider: messages of all sizes, and bursts of
 /// up to 100,000 that nobody waits for. Some are killed at random moments and started again. Every message carries its
-/// sender's life, its number and a pattern: nothing may be lost, doubled, reordered or changed. At the end everybody
-/// has the last message of everybody, and /dev/shm holds nothing.
+/// sender's incarnation, its number and a pattern: nothing may be lost, doubled, reordered or changed. At the end
+/// everybody has the last message of everybody, and /dev/shm holds nothing.
 ///
 ///     soak-shm [SECONDS] [SEED]
 #include <dirent.h>
@@ -48,16 +48,19 @@ constexpr auto kPatience = std::chrono::seconds(120);
 
 struct Head {
   std::uint32_t from = 0;
-  std::uint32_t life = 0;
+  std::uint32_t incarnation = 0;
   std::uint64_t number = 0;
   std::uint64_t bytes = 0;
   std::uint64_t bursts = 0;  ///< burst messages that its sender sent here before this one
   std::uint64_t last = 0;    ///< not 0: nothing comes after this one
 };
 
-/// Burst messages have a tag for each life of each sender; nobody posts a receive for them before they are there.
+/// Burst messages have a tag for each incarnation of each sender; nobody posts a receive for them before they are
+/// there.
 constexpr std::uint64_t kOrdinaryTag = 1;
-std::uint64_t burst_tag(std::size_t from, std::uint32_t life) { return 2 | from << 8 | std::uint64_t{life} << 32; }
+std::uint64_t burst_tag(std::size_t from, std::uint32_t incarnation) {
+  return 2 | from << 8 | std::uint64_t{incarnation} << 32;
+}
 
 /// What all processes did, in memory that they share.
 struct Totals {
@@ -72,7 +75,7 @@ std::string name_of(pid_t run, std::size_t process) {
   return "soak-" + std::to_string(run) + "-" + std::to_string(process);
 }
 char pattern(const Head& head, std::size_t at) {
-  return static_cast<char>(at * 7 + at / 253 + head.number * 13 + head.life * 3 + head.from);
+  return static_cast<char>(at * 7 + at / 253 + head.number * 13 + head.incarnation * 3 + head.from);
 }
 void fill(std::vector<char>& bytes, const Head& head) {
   bytes.resize(head.bytes);
@@ -81,9 +84,10 @@ void fill(std::vector<char>& bytes, const Head& head) {
 }
 
 [[noreturn]] void found(const char* what, const Head& head, std::uint64_t expected) {
-  std::fprintf(stderr, "soak: %s: from %u life %u number %lu bytes %lu bursts %lu, expected %lu\n", what, head.from,
-               head.life, static_cast<unsigned long>(head.number), static_cast<unsigned long>(head.bytes),
-               static_cast<unsigned long>(head.bursts), static_cast<unsigned long>(expected));
+  std::fprintf(stderr, "soak: %s: from %u incarnation %u number %lu bytes %lu bursts %lu, expected %lu\n", what,
+               head.from, head.incarnation, static_cast<unsigned long>(head.number),
+               static_cast<unsigned long>(head.bytes), static_cast<unsigned long>(head.bursts),
+               static_cast<unsigned long>(expected));
   ::_exit(kFound);
 }
 void must(int code, const char* what) {
@@ -98,8 +102,8 @@ void check_pattern(const char* bytes, const Head& head) {
 
 class Process {
  public:
-  Process(pid_t run, std::size_t me, std::uint32_t life, std::uint32_t seed)
-      : run_(run), me_(me), life_(life), random_(seed) {}
+  Process(pid_t run, std::size_t me, std::uint32_t incarnation, std::uint32_t seed)
+      : run_(run), me_(me), incarnation_(incarnation), random_(seed) {}
 
   /// Sends and listens until the time, then until everybody's last message is here.
   void work(Clock::time_point until) {
@@ -133,7 +137,7 @@ class Process {
     bool failed = false;
     std::size_t length = 0;
   };
-  /// What was heard of one life of a sender.
+  /// What was heard of one incarnation of a sender.
   struct Heard {
     std::uint64_t next = 0;
     std::uint64_t next_burst = 0;
@@ -195,7 +199,8 @@ class Process {
       if (message.busy) continue;
       const std::size_t shift = random_() % 18;
       const std::size_t bytes = sizeof(Head) + random_() % ((kMostBytes - sizeof(Head)) >> shift);
-      const Head head{static_cast<std::uint32_t>(me_), life_, sent_[peer], bytes, burst_sent_[peer], last ? 1U : 0U};
+      const Head head{
+          static_cast<std::uint32_t>(me_), incarnation_, sent_[peer], bytes, burst_sent_[peer], last ? 1U : 0U};
       fill(message.bytes, head);
       if (fi_tsend(endpoint_, message.bytes.data(), bytes, nullptr, numbers_[peer], kOrdinaryTag, &message) != 0)
         return false;
@@ -216,8 +221,8 @@ class Process {
     while (burst_left_ != 0) {
       std::uint64_t& number = burst_sent_[burst_peer_];
       const std::size_t size = sizeof(Head) + (number % 8 == 0 ? number % 300 : 0);
-      fill(bytes, {static_cast<std::uint32_t>(me_), life_, number, size, number, 0});
-      if (fi_tinject(endpoint_, bytes.data(), size, numbers_[burst_peer_], burst_tag(me_, life_)) != 0) break;
+      fill(bytes, {static_cast<std::uint32_t>(me_), incarnation_, number, size, number, 0});
+      if (fi_tinject(endpoint_, bytes.data(), size, numbers_[burst_peer_], burst_tag(me_, incarnation_)) != 0) break;
       ++number;
       --burst_left_;
     }
@@ -263,13 +268,14 @@ class Process {
     std::memcpy(&head, message.bytes.data(), sizeof head);
     const std::size_t bytes = message.length;
     if (head.from >= kProcesses || (!message.failed && bytes != head.bytes)) found("another length", head, bytes);
-    // Each life counts for itself: the rest of an earlier one may be read after the beginning of the next. The first
-    // number of a life is 0 if it began in ours; of one that is older than ours we hear from the middle on.
-    auto& lives = heard_[head.from];
-    const bool began_in_ours = !lives.empty() && head.life > lives.rbegin()->first;
-    const auto [place, first_of_life] = lives.try_emplace(head.life);
-    Heard& heard = place->second;
-    if (first_of_life) {
+    // Each incarnation counts for itself: the rest of an earlier one may be read after the beginning of the next. The
+    // first number of an incarnation is 0 if it began in ours; of one that is older than ours we hear from the middle
+    // on.
+    auto& incarnations = heard_[head.from];
+    const bool began_in_ours = !incarnations.empty() && head.incarnation > incarnations.rbegin()->first;
+    const auto [entry, first_of_incarnation] = incarnations.try_emplace(head.incarnation);
+    Heard& heard = entry->second;
+    if (first_of_incarnation) {
       heard.next = began_in_ours ? 0 : head.number;
       heard.from_its_beginning = began_in_ours;
     }
@@ -279,16 +285,16 @@ class Process {
     if (!message.failed) check_pattern(message.bytes.data(), head);
     totals->ordinary.fetch_add(1, std::memory_order_relaxed);
     take_bursts(head, heard);
-    // What an earlier life sent and did not live to announce.
-    for (auto& [life, earlier] : lives)
-      if (life < head.life) take_unannounced(head.from, life, earlier);
+    // What an earlier incarnation sent and did not live to announce.
+    for (auto& [incarnation, earlier] : incarnations)
+      if (incarnation < head.incarnation) take_unannounced(head.from, incarnation, earlier);
   }
 
   /// All burst messages that were sent before `head` are here, unexpected: each receive ends at once.
   void take_bursts(const Head& head, Heard& heard) {
     if (!heard.some_burst && !heard.from_its_beginning && head.bursts != 0) {
-      // Of an older life than ours: the first that is here tells where we came in.
-      if (!take_one_burst(head.from, head.life, heard)) {
+      // Of an older incarnation than ours: the first that is here tells where we came in.
+      if (!take_one_burst(head.from, head.incarnation, heard)) {
         heard.next_burst = head.bursts;
         heard.some_burst = true;
       }
@@ -300,26 +306,27 @@ class Process {
     if (depth > totals->deepest.load(std::memory_order_relaxed))
       totals->deepest.store(depth, std::memory_order_relaxed);
     while (heard.next_burst < head.bursts)
-      if (!take_one_burst(head.from, head.life, heard)) found("lost a message of a burst", head, heard.next_burst);
+      if (!take_one_burst(head.from, head.incarnation, heard))
+        found("lost a message of a burst", head, heard.next_burst);
   }
-  void take_unannounced(std::uint32_t from, std::uint32_t life, Heard& heard) {
-    while (take_one_burst(from, life, heard)) {
+  void take_unannounced(std::uint32_t from, std::uint32_t incarnation, Heard& heard) {
+    while (take_one_burst(from, incarnation, heard)) {
     }
   }
   /// False: there is none.
-  bool take_one_burst(std::uint32_t from, std::uint32_t life, Heard& heard) {
+  bool take_one_burst(std::uint32_t from, std::uint32_t incarnation, Heard& heard) {
     fi_msg_tagged wanted{};
-    const iovec piece{burst_receive_.bytes.data(), burst_receive_.bytes.size()};
-    wanted.msg_iov = &piece;
+    const iovec iov{burst_receive_.bytes.data(), burst_receive_.bytes.size()};
+    wanted.msg_iov = &iov;
     wanted.iov_count = 1;
     wanted.addr = FI_ADDR_UNSPEC;
-    wanted.tag = burst_tag(from, life);
+    wanted.tag = burst_tag(from, incarnation);
     wanted.context = &burst_receive_;
     if (!run_burst_receive(wanted, FI_PEEK | FI_CLAIM)) return false;
-    if (!run_burst_receive(wanted, FI_CLAIM)) found("a claimed message is not there", Head{from, life}, 0);
+    if (!run_burst_receive(wanted, FI_CLAIM)) found("a claimed message is not there", Head{from, incarnation}, 0);
     Head head;
     std::memcpy(&head, burst_receive_.bytes.data(), sizeof head);
-    if (head.from != from || head.life != life || head.bytes != burst_receive_.length)
+    if (head.from != from || head.incarnation != incarnation || head.bytes != burst_receive_.length)
       found("another message of a burst", head, burst_receive_.length);
     if (!heard.some_burst && !heard.from_its_beginning) heard.next_burst = head.number;
     heard.some_burst = true;
@@ -343,8 +350,9 @@ class Process {
       if (!ended_[peer]) text += " " + std::to_string(peer);
     std::size_t busy = 0;
     for (const Message& message : sends_) busy += message.busy ? 1 : 0;
-    std::fprintf(stderr, "soak: process %zu life %u told %zu, %zu sends are not over, and waits for the last of:%s\n",
-                 me_, life_, told, busy, text.c_str());
+    std::fprintf(stderr,
+                 "soak: process %zu incarnation %u told %zu, %zu sends are not over, and waits for the last of:%s\n",
+                 me_, incarnation_, told, busy, text.c_str());
     ::_exit(kFound);
   }
   bool all_have_ended() const {
@@ -357,7 +365,7 @@ class Process {
 
   pid_t run_;
   std::size_t me_;
-  std::uint32_t life_;
+  std::uint32_t incarnation_;
   std::minstd_rand random_;
   fid_fabric* fabric_ = nullptr;
   fid_domain* domain_ = nullptr;
@@ -370,7 +378,7 @@ class Process {
   std::size_t burst_peer_ = 0;
   std::uint64_t burst_left_ = 0;
   std::vector<char> burst_bytes_;
-  std::array<std::map<std::uint32_t, Heard>, kProcesses> heard_;  ///< by life
+  std::array<std::map<std::uint32_t, Heard>, kProcesses> heard_;  ///< by incarnation
   std::array<bool, kProcesses> ended_{};
   std::array<Message, kInFlight> sends_;
   std::array<Message, kInFlight> receives_;
@@ -378,10 +386,11 @@ class Process {
   std::deque<Message*> posted_;
 };
 
-pid_t start(pid_t run, std::size_t process, std::uint32_t life, std::uint32_t seed, Clock::time_point until) {
+pid_t start(pid_t run, std::size_t process, std::uint32_t incarnation, std::uint32_t seed, Clock::time_point until) {
   const pid_t pid = ::fork();
   if (pid == 0) {
-    Process(run, process, life, seed + static_cast<std::uint32_t>(process) * 1009 + life * 31).work(until);
+    Process(run, process, incarnation, seed + static_cast<std::uint32_t>(process) * 1009 + incarnation * 31)
+        .work(until);
     ::_exit(0);
   }
   return pid;
@@ -426,9 +435,9 @@ int main(int argc, char** argv) {
   const auto until = Clock::now() + std::chrono::seconds(seconds);
   const pid_t run = ::getpid();
   std::array<pid_t, kProcesses> pids{};
-  std::array<std::uint32_t, kProcesses> lives{};
+  std::array<std::uint32_t, kProcesses> incarnations{};
   for (std::size_t process = 0; process < kProcesses; ++process)
-    pids[process] = start(run, process, ++lives[process], seed, until);
+    pids[process] = start(run, process, ++incarnations[process], seed, until);
   std::minstd_rand random(seed);
   int kills = 0;
   int wrong = 0;
@@ -439,7 +448,7 @@ int main(int argc, char** argv) {
     ::kill(pids[victim], SIGKILL);
     wrong += outcome(pids[victim], true);
     ++kills;
-    pids[victim] = start(run, victim, ++lives[victim], seed, until);
+    pids[victim] = start(run, victim, ++incarnations[victim], seed, until);
   }
   for (const pid_t pid : pids) wrong += outcome(pid, false);
   const std::size_t files = left_over(own);

@@ -29,10 +29,10 @@ std::uint64_t trace_of(std::uint64_t seed) {
   const auto registration = b->register_memory(target, {.remote = true}).value();
   std::array<Event, 8> events;
   for (std::size_t i = 0; i < 64; ++i) {
-    b->receive(piece(std::span(buffers).subspan(64 * i, 64)), nullptr);
-    a->send(remote, piece(std::span(source).first(40)), nullptr);
-    a->write({remote, 0, registration.key}, piece(std::span(source).first(100 * i)), {.with_immediate = true}, nullptr);
-    a->read({remote, 0, registration.key}, piece(std::span(source).first(50 * i)), nullptr);
+    b->receive(chunk(std::span(buffers).subspan(64 * i, 64)), nullptr);
+    a->send(remote, chunk(std::span(source).first(40)), nullptr);
+    a->write({remote, 0, registration.key}, chunk(std::span(source).first(100 * i)), {.with_immediate = true}, nullptr);
+    a->read({remote, 0, registration.key}, chunk(std::span(source).first(50 * i)), nullptr);
     fabric.advance(1'000);
     a->poll(events);
     b->poll(events);
@@ -67,7 +67,7 @@ TEST(SimFabric, TimePassesOnlyWhenTold) {
 TEST(SimFabric, AnIdleWaitGoesToWhatHappensNext) {
   TwoRails world;
   auto message = counting_bytes(8);
-  ASSERT_EQ(world.a->send(world.b_from_a, piece(message), nullptr), Post::posted);
+  ASSERT_EQ(world.a->send(world.b_from_a, chunk(message), nullptr), Post::posted);
   world.fabric.clock().idle();
   EXPECT_GT(world.fabric.now(), 0);
   while (world.fabric.step()) {

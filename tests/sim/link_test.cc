@@ -172,7 +172,7 @@ TEST(SimLink, PacketsOutlastTheirLink) {
   Linked rails;
   PostContext context;
   ASSERT_EQ(rails.write(context), Post::posted);
-  rails.fabric().advance(1'500);  // all pieces have left, none has arrived
+  rails.fabric().advance(1'500);  // all chunks have left, none has arrived
   ASSERT_TRUE(rails.untouched());
   rails.a().disconnect(rails.link);
   EXPECT_THAT(kinds_of(rails.world.settle(rails.a())), testing::Contains(testing::AnyOf(Kind::failed, Kind::written)));
@@ -183,7 +183,7 @@ TEST(SimLink, WhatHasNotLeftStaysWhenTheLinkEnds) {
   Linked rails([](RailOptions& rail) { rail.bandwidth = 1e9; });
   PostContext context;
   ASSERT_EQ(rails.write(context), Post::posted);
-  rails.fabric().advance(1'000);  // the first of two pieces is leaving
+  rails.fabric().advance(1'000);  // the first of two chunks is leaving
   rails.a().disconnect(rails.link);
   std::ranges::fill(rails.regions.here, std::byte{0});
   EXPECT_THAT(kinds_of(rails.world.settle(rails.a())), ElementsAre(Kind::failed));
@@ -238,7 +238,7 @@ TEST(SimFence, KeepsWhatIsOnItsWayFromLanding) {
   }
 }
 
-TEST(SimFence, IsForItsLinkAndItsLivesOnly) {
+TEST(SimFence, IsForItsLinkAndItsEpochsOnly) {
   Linked rails;
   PostContext context;
   ASSERT_EQ(rails.write(context), Post::posted);
@@ -268,7 +268,7 @@ TEST(SimFence, DiscardsMessagesThatWaitForAReceive) {
   EXPECT_TRUE(rails.b().fence({Linked::kLink, 1}));
   std::vector<std::byte> buffer(64);
   PostContext receive;
-  ASSERT_EQ(rails.b().receive(piece(buffer), &receive), Post::posted);
+  ASSERT_EQ(rails.b().receive(chunk(buffer), &receive), Post::posted);
   EXPECT_THAT(rails.world.settle(rails.b()), testing::IsEmpty());
 }
 
@@ -282,7 +282,7 @@ TEST(SimFence, DiscardsWhatWaitsForAPoll) {
   EXPECT_TRUE(rails.untouched());
 }
 
-TEST(SimFence, RefusesSuchLivesAndNoOthers) {
+TEST(SimFence, RefusesSuchEpochsAndNoOthers) {
   Linked rails;
   EXPECT_TRUE(rails.b().fence({Linked::kLink, 3}));
   const Event closed = rails.world.next(rails.a());  // the target has closed its end of the link that stood

@@ -60,8 +60,8 @@ TEST(SimRail, AMessageTakesOnePostedReceive) {
   std::vector<std::byte> buffer(256);
   PostContext sent;
   PostContext received;
-  ASSERT_EQ(world.b->receive(piece(buffer), &received), Post::posted);
-  ASSERT_EQ(world.a->send(world.b_from_a, piece(message), &sent), Post::posted);
+  ASSERT_EQ(world.b->receive(chunk(buffer), &received), Post::posted);
+  ASSERT_EQ(world.a->send(world.b_from_a, chunk(message), &sent), Post::posted);
   const Event arrival = world.next(*world.b);
   EXPECT_EQ(arrival.kind, Kind::received);
   EXPECT_EQ(arrival.context, &received);
@@ -79,14 +79,14 @@ TEST(SimRail, MessagesWithoutAReceiveWaitAndAreNotLost) {
   constexpr std::size_t kMessages = 10;  // more than the queue at the receiver holds
   std::vector<std::vector<std::byte>> messages;
   for (std::size_t i = 0; i < kMessages; ++i) messages.push_back(counting_bytes(50, i));
-  for (auto& message : messages) ASSERT_EQ(world.a->send(world.b_from_a, piece(message), nullptr), Post::posted);
+  for (auto& message : messages) ASSERT_EQ(world.a->send(world.b_from_a, chunk(message), nullptr), Post::posted);
   world.fabric.advance(100'000);
   std::array<Event, 4> events;
   EXPECT_EQ(world.b->poll(events), 0U);
   EXPECT_GE(world.fabric.statistics().receiver_not_ready, kMessages);
 
   std::vector<std::vector<std::byte>> buffers(kMessages, std::vector<std::byte>(64));
-  for (auto& buffer : buffers) ASSERT_EQ(world.b->receive(piece(buffer), nullptr), Post::posted);
+  for (auto& buffer : buffers) ASSERT_EQ(world.b->receive(chunk(buffer), nullptr), Post::posted);
   EXPECT_EQ(world.settle(*world.b).size(), kMessages);
   for (auto& buffer : buffers) buffer.resize(50);
   EXPECT_THAT(buffers, testing::UnorderedElementsAreArray(messages));
@@ -97,8 +97,8 @@ TEST(SimRail, AMessageLongerThanItsReceiveFails) {
   auto message = counting_bytes(100);
   std::vector<std::byte> buffer(99);
   PostContext received;
-  ASSERT_EQ(world.b->receive(piece(buffer), &received), Post::posted);
-  ASSERT_EQ(world.a->send(world.b_from_a, piece(message), nullptr), Post::posted);
+  ASSERT_EQ(world.b->receive(chunk(buffer), &received), Post::posted);
+  ASSERT_EQ(world.a->send(world.b_from_a, chunk(message), nullptr), Post::posted);
   const Event event = world.next(*world.b);
   EXPECT_EQ(event.kind, Kind::failed);
   EXPECT_EQ(event.error, kFaultTruncated);
@@ -111,8 +111,8 @@ TEST(SimRail, SentMeansTheBufferWasRead) {
   auto message = counting_bytes(64);
   const auto original = message;
   std::vector<std::byte> buffer(64);
-  ASSERT_EQ(world.b->receive(piece(buffer), nullptr), Post::posted);
-  ASSERT_EQ(world.a->send(world.b_from_a, piece(message), nullptr), Post::posted);
+  ASSERT_EQ(world.b->receive(chunk(buffer), nullptr), Post::posted);
+  ASSERT_EQ(world.a->send(world.b_from_a, chunk(message), nullptr), Post::posted);
   EXPECT_EQ(world.next(*world.a).kind, Kind::sent);
   std::ranges::fill(message, std::byte{0});
   world.settle(*world.b);
@@ -123,8 +123,8 @@ TEST(SimRail, ASourceChangedBeforeTheCompletionIsSentChanged) {
   TwoRails world;  // so that a transport that calls its sources free too early is found out
   auto message = counting_bytes(64);
   std::vector<std::byte> buffer(64);
-  ASSERT_EQ(world.b->receive(piece(buffer), nullptr), Post::posted);
-  ASSERT_EQ(world.a->send(world.b_from_a, piece(message), nullptr), Post::posted);
+  ASSERT_EQ(world.b->receive(chunk(buffer), nullptr), Post::posted);
+  ASSERT_EQ(world.a->send(world.b_from_a, chunk(message), nullptr), Post::posted);
   std::ranges::fill(message, std::byte{0});
   world.settle(*world.b);
   EXPECT_EQ(buffer, std::vector<std::byte>(64));
@@ -135,14 +135,14 @@ TEST(SimRail, InjectCopiesAtOnce) {
   auto message = counting_bytes(64);
   const auto original = message;
   std::vector<std::byte> buffer(64);
-  ASSERT_EQ(world.b->receive(piece(buffer), nullptr), Post::posted);
-  ASSERT_EQ(world.a->send(world.b_from_a, piece(message), nullptr), Post::posted);
+  ASSERT_EQ(world.b->receive(chunk(buffer), nullptr), Post::posted);
+  ASSERT_EQ(world.a->send(world.b_from_a, chunk(message), nullptr), Post::posted);
   std::ranges::fill(message, std::byte{0});
   world.settle(*world.b);
   EXPECT_EQ(buffer, original);
 }
 
-TEST(SimRail, AWriteLandsInPiecesAndItsImmediateComesAfterTheLast) {
+TEST(SimRail, AWriteLandsInChunksAndItsImmediateComesAfterTheLast) {
   TwoRails world([](RailOptions& rail) {
     rail.mtu = 1000;
     rail.reorder_probability = 0.5;
@@ -219,7 +219,7 @@ TEST(SimRail, APlainCompletionComesBeforeTheBytesAConfirmedOneAfter) {
 TEST(SimRail, EmptyWritesCarryTheirImmediate) {
   TwoRails world;
   Regions regions(world, 64);
-  ASSERT_EQ(world.a->write(regions.remote(0), LocalPiece{}, {.with_immediate = true, .immediate = 5}, nullptr),
+  ASSERT_EQ(world.a->write(regions.remote(0), LocalChunk{}, {.with_immediate = true, .immediate = 5}, nullptr),
             Post::posted);
   const Event event = world.next(*world.b);
   EXPECT_EQ(event.kind, Kind::landed);
@@ -236,7 +236,7 @@ TEST(SimRail, AnImmediateThatTakesAReceiveWaitsForOne) {
   ASSERT_EQ(world.a->write(regions.remote(0), regions.local(0, 64), {.with_immediate = true, .immediate = 5}, nullptr),
             Post::posted);
   EXPECT_TRUE(world.settle(*world.b).empty());
-  ASSERT_EQ(world.b->receive(piece(buffer), &context), Post::posted);
+  ASSERT_EQ(world.b->receive(chunk(buffer), &context), Post::posted);
   const Event event = world.next(*world.b);
   EXPECT_EQ(event.kind, Kind::landed);
   EXPECT_EQ(event.context, &context);
@@ -276,8 +276,8 @@ TEST(SimRail, AFullQueueIsBusyUntilTheCompletionWasPolled) {
 TEST(SimRail, ReceivesAreBounded) {
   TwoRails world([](RailOptions& rail) { rail.receive_depth = 1; });
   std::vector<std::byte> buffer(64);
-  EXPECT_EQ(world.a->receive(piece(buffer), nullptr), Post::posted);
-  EXPECT_EQ(world.a->receive(piece(buffer), nullptr), Post::busy);
+  EXPECT_EQ(world.a->receive(chunk(buffer), nullptr), Post::posted);
+  EXPECT_EQ(world.a->receive(chunk(buffer), nullptr), Post::busy);
 }
 
 TEST(SimRail, BusyAtRandomLeavesNothingBehind) {
@@ -295,19 +295,19 @@ TEST(SimRail, BusyAtRandomLeavesNothingBehind) {
 TEST(SimRail, AnUnconnectedRemoteIsRefused) {
   TwoRails world;
   auto message = counting_bytes(8);
-  EXPECT_EQ(world.a->send(17, piece(message), nullptr), Post::failed);
+  EXPECT_EQ(world.a->send(17, chunk(message), nullptr), Post::failed);
   EXPECT_THAT(world.a->failure(), testing::HasSubstr("remote 17"));
   world.a->disconnect(world.b_from_a);
-  EXPECT_EQ(world.a->send(world.b_from_a, piece(message), nullptr), Post::failed);
+  EXPECT_EQ(world.a->send(world.b_from_a, chunk(message), nullptr), Post::failed);
 }
 
-/// A write to B with the remote piece changed; what the poster is told.
-Event refused_write(const std::function<void(RemotePiece&)>& change,
+/// A write to B with the remote chunk changed; what the poster is told.
+Event refused_write(const std::function<void(RemoteChunk&)>& change,
                     const std::function<void(RailOptions&)>& options = {}) {
   TwoRails world(options);
   Regions regions(world, 64);
   std::ranges::copy(counting_bytes(64), regions.here.begin());
-  RemotePiece to = regions.remote(0);
+  RemoteChunk to = regions.remote(0);
   change(to);
   EXPECT_EQ(world.a->write(to, regions.local(0, 64), {.with_immediate = true}, nullptr), Post::posted);
   const Event event = world.next(*world.a);
@@ -318,17 +318,17 @@ Event refused_write(const std::function<void(RemotePiece&)>& change,
 }
 
 TEST(SimRail, ABadKeyIsRefused) {
-  const Event event = refused_write([](RemotePiece& to) { to.key ^= 0x400U; });
+  const Event event = refused_write([](RemoteChunk& to) { to.key ^= 0x400U; });
   EXPECT_EQ(event.kind, Kind::failed);
   EXPECT_EQ(event.error, kFaultBadKey);
 }
 
 TEST(SimRail, AnAddressOutOfBoundsIsRefused) {
-  EXPECT_EQ(refused_write([](RemotePiece& to) { to.address += 1; }).error, kFaultOutOfBounds);
-  EXPECT_EQ(refused_write([](RemotePiece& to) { to.address = UINT64_MAX; }).error, kFaultOutOfBounds);
+  EXPECT_EQ(refused_write([](RemoteChunk& to) { to.address += 1; }).error, kFaultOutOfBounds);
+  EXPECT_EQ(refused_write([](RemoteChunk& to) { to.address = UINT64_MAX; }).error, kFaultOutOfBounds);
   const auto virtually = [](RailOptions& rail) { rail.virtual_addresses = true; };
-  EXPECT_EQ(refused_write([](RemotePiece& to) { to.address -= 1; }, virtually).error, kFaultOutOfBounds);
-  EXPECT_EQ(refused_write([](RemotePiece& to) { to.address = 0; }, virtually).error, kFaultOutOfBounds);
+  EXPECT_EQ(refused_write([](RemoteChunk& to) { to.address -= 1; }, virtually).error, kFaultOutOfBounds);
+  EXPECT_EQ(refused_write([](RemoteChunk& to) { to.address = 0; }, virtually).error, kFaultOutOfBounds);
 }
 
 TEST(SimRail, MemoryRegisteredForLocalUseIsNotReachable) {
@@ -336,7 +336,7 @@ TEST(SimRail, MemoryRegisteredForLocalUseIsNotReachable) {
   std::vector<std::byte> memory(64);
   const auto registration = world.b->register_memory(memory, {.remote = false}).value();
   auto source = counting_bytes(8);
-  ASSERT_EQ(world.a->write({world.b_from_a, 0, registration.key}, piece(source), {}, nullptr), Post::posted);
+  ASSERT_EQ(world.a->write({world.b_from_a, 0, registration.key}, chunk(source), {}, nullptr), Post::posted);
   EXPECT_EQ(world.next(*world.a).error, kFaultNotRemote);
   world.b->revoke(registration);
 }
@@ -347,7 +347,7 @@ TEST(SimRail, AKeyOfAnotherRailIsRefused) {
   const auto registration = world.a->register_memory(memory, {.remote = true}).value();
   const auto other = world.b->register_memory(memory, {.remote = true}).value();
   auto source = counting_bytes(8);
-  ASSERT_EQ(world.a->write({world.b_from_a, 0, registration.key}, piece(source), {}, nullptr), Post::posted);
+  ASSERT_EQ(world.a->write({world.b_from_a, 0, registration.key}, chunk(source), {}, nullptr), Post::posted);
   EXPECT_EQ(world.next(*world.a).kind, Kind::failed);
   world.a->revoke(registration);
   world.b->revoke(other);
@@ -413,7 +413,7 @@ TEST(SimRail, LocalMemoryNeedsTheDescriptorOfItsLane) {
   });
   Regions regions(world, 64);
   const auto write = [&](void* address, void* descriptor) {
-    EXPECT_EQ(world.a->write(regions.remote(0), LocalPiece{address, 8, descriptor}, {}, nullptr), Post::posted);
+    EXPECT_EQ(world.a->write(regions.remote(0), LocalChunk{address, 8, descriptor}, {}, nullptr), Post::posted);
     return world.next(*world.a);
   };
   const auto& descriptors = regions.here_registration.descriptor;
@@ -422,9 +422,9 @@ TEST(SimRail, LocalMemoryNeedsTheDescriptorOfItsLane) {
   EXPECT_EQ(write(regions.here.data(), nullptr).error, kFaultBadDescriptor);
   EXPECT_EQ(write(regions.here.data() + 60, descriptors[1]).error, kFaultOutOfBounds);
 
-  ASSERT_EQ(world.a->send(world.b_from_a, LocalPiece{regions.here.data(), 8, descriptors[1]}, nullptr), Post::posted);
+  ASSERT_EQ(world.a->send(world.b_from_a, LocalChunk{regions.here.data(), 8, descriptors[1]}, nullptr), Post::posted);
   EXPECT_EQ(world.next(*world.a).error, kFaultBadDescriptor);
-  ASSERT_EQ(world.a->receive(LocalPiece{regions.here.data(), 8, nullptr}, nullptr), Post::posted);
+  ASSERT_EQ(world.a->receive(LocalChunk{regions.here.data(), 8, nullptr}, nullptr), Post::posted);
   EXPECT_EQ(world.next(*world.a).error, kFaultBadDescriptor);
   EXPECT_EQ(world.fabric.statistics().violations(), 5U);
 }
@@ -479,7 +479,7 @@ TEST(SimRail, OperationsToAClosedRailFail) {
   std::vector<Kind> kinds;
   for (const Event& event : world.settle(*world.a)) kinds.push_back(event.kind);
   EXPECT_THAT(kinds, testing::UnorderedElementsAre(Kind::failed, Kind::lost, Kind::left));
-  EXPECT_EQ(world.a->send(world.b_from_a, piece(message), nullptr), Post::failed);
+  EXPECT_EQ(world.a->send(world.b_from_a, chunk(message), nullptr), Post::failed);
   EXPECT_EQ(world.fabric.statistics().violations(), 0U);
 }
 
@@ -505,7 +505,7 @@ TEST(SimRail, AStoppedRailTouchesNothing) {
   Regions regions(world, 64);
   std::ranges::copy(counting_bytes(64), regions.here.begin());
   std::vector<std::byte> buffer(64);
-  ASSERT_EQ(world.b->receive(piece(buffer), nullptr), Post::posted);
+  ASSERT_EQ(world.b->receive(chunk(buffer), nullptr), Post::posted);
   ASSERT_EQ(world.a->send(world.b_from_a, regions.local(0, 8), nullptr), Post::posted);
   ASSERT_EQ(world.a->write(regions.remote(0), regions.local(0, 8), {}, nullptr), Post::posted);
   world.b->stop();
@@ -514,8 +514,8 @@ TEST(SimRail, AStoppedRailTouchesNothing) {
   EXPECT_EQ(regions.there, std::vector<std::byte>(64));
   std::array<Event, 4> events;
   EXPECT_EQ(world.b->poll(events), 0U);
-  EXPECT_EQ(world.b->receive(piece(buffer), nullptr), Post::failed);
-  EXPECT_EQ(world.b->send(world.a_from_b, piece(buffer), nullptr), Post::failed);
+  EXPECT_EQ(world.b->receive(chunk(buffer), nullptr), Post::failed);
+  EXPECT_EQ(world.b->send(world.a_from_b, chunk(buffer), nullptr), Post::failed);
   EXPECT_THAT(world.b->failure(), testing::HasSubstr("stopped"));
   EXPECT_EQ(world.fabric.statistics().violations(), 0U);
 }
@@ -540,7 +540,7 @@ TEST(SimRail, BandwidthIsSharedAtTheReceiver) {
     for (std::size_t i = 1; i <= senders; ++i) {
       const RemoteId remote = rails[i]->connect(rails[0]->address(), {.id = i}).value();
       fabric.advance(options.rails[0].latency);
-      EXPECT_EQ(rails[i]->write({remote, 0, registration.key}, piece(source), {.with_immediate = true}, nullptr),
+      EXPECT_EQ(rails[i]->write({remote, 0, registration.key}, chunk(source), {.with_immediate = true}, nullptr),
                 Post::posted);
     }
     std::array<Event, 4> events;
@@ -562,10 +562,10 @@ TEST(SimRail, InOrderRailsKeepTheOrderOfMessages) {
   });
   constexpr std::size_t kMessages = 50;
   std::vector<std::vector<std::byte>> buffers(kMessages, std::vector<std::byte>(8));
-  for (auto& buffer : buffers) ASSERT_EQ(world.b->receive(piece(buffer), nullptr), Post::posted);
+  for (auto& buffer : buffers) ASSERT_EQ(world.b->receive(chunk(buffer), nullptr), Post::posted);
   std::vector<std::vector<std::byte>> messages;
   for (std::size_t i = 0; i < kMessages; ++i) messages.push_back(counting_bytes(8, i));
-  for (auto& message : messages) ASSERT_EQ(world.a->send(world.b_from_a, piece(message), nullptr), Post::posted);
+  for (auto& message : messages) ASSERT_EQ(world.a->send(world.b_from_a, chunk(message), nullptr), Post::posted);
   world.settle(*world.b);
   EXPECT_EQ(buffers, messages);
 }
@@ -574,10 +574,10 @@ TEST(SimRail, ReorderingRailsDoNot) {
   TwoRails world([](RailOptions& rail) { rail.reorder_probability = 0.3; });
   constexpr std::size_t kMessages = 50;
   std::vector<std::vector<std::byte>> buffers(kMessages, std::vector<std::byte>(8));
-  for (auto& buffer : buffers) ASSERT_EQ(world.b->receive(piece(buffer), nullptr), Post::posted);
+  for (auto& buffer : buffers) ASSERT_EQ(world.b->receive(chunk(buffer), nullptr), Post::posted);
   std::vector<std::vector<std::byte>> messages;
   for (std::size_t i = 0; i < kMessages; ++i) messages.push_back(counting_bytes(8, i));
-  for (auto& message : messages) ASSERT_EQ(world.a->send(world.b_from_a, piece(message), nullptr), Post::posted);
+  for (auto& message : messages) ASSERT_EQ(world.a->send(world.b_from_a, chunk(message), nullptr), Post::posted);
   world.settle(*world.b);
   EXPECT_NE(buffers, messages);
   EXPECT_THAT(buffers, testing::UnorderedElementsAreArray(messages));
@@ -588,7 +588,7 @@ TEST(SimRail, ControlMessagesDoNotQueueBehindBulk) {
   constexpr std::size_t kBytes = 1 << 20;
   Regions regions(world, kBytes);
   std::vector<std::byte> buffer(64);
-  ASSERT_EQ(world.b->receive(piece(buffer), nullptr), Post::posted);
+  ASSERT_EQ(world.b->receive(chunk(buffer), nullptr), Post::posted);
   ASSERT_EQ(world.a->write(regions.remote(0), regions.local(0, kBytes), {.with_immediate = true}, nullptr),
             Post::posted);
   ASSERT_EQ(world.a->send(world.b_from_a, regions.local(0, 8), nullptr), Post::posted);

@@ -86,10 +86,10 @@ struct Regions {
   Regions(const Regions&) = delete;
   Regions& operator=(const Regions&) = delete;
 
-  LocalPiece local(std::size_t offset, std::size_t bytes) {
+  LocalChunk local(std::size_t offset, std::size_t bytes) {
     return {here.data() + offset, bytes, here_registration.descriptor[static_cast<std::size_t>(Lane::data)]};
   }
-  RemotePiece remote(std::size_t offset) const {
+  RemoteChunk remote(std::size_t offset) const {
     return {rails.b_from_a, there_registration.remote_base + offset, there_registration.key};
   }
 
@@ -107,8 +107,8 @@ inline std::vector<std::byte> counting_bytes(std::size_t count, std::size_t firs
   return bytes;
 }
 
-inline LocalPiece piece(std::span<std::byte> memory, void* descriptor = nullptr) {
-  return LocalPiece{memory.data(), memory.size(), descriptor};
+inline LocalChunk chunk(std::span<std::byte> memory, void* descriptor = nullptr) {
+  return LocalChunk{memory.data(), memory.size(), descriptor};
 }
 
 }  // namespace railyard::fabric::sim

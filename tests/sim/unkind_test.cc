@@ -159,11 +159,11 @@ TEST(SimUnkind, WhatNobodySentArrivesAllTheSame) {
   std::array<std::array<std::byte, 4096>, 3> buffers{};
   std::array<PostContext, 3> contexts;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    ASSERT_EQ(world.b->receive(piece(buffers[i]), &contexts[i]), Post::posted);
+    ASSERT_EQ(world.b->receive(chunk(buffers[i]), &contexts[i]), Post::posted);
   }
   auto message = counting_bytes(64);
   PostContext sent;
-  ASSERT_EQ(world.a->send(world.b_from_a, piece(message), &sent), Post::posted);
+  ASSERT_EQ(world.a->send(world.b_from_a, chunk(message), &sent), Post::posted);
   std::vector<Event> events = world.settle(*world.b);
   EXPECT_EQ(count_of(events, Event::Kind::received), 3U) << "one of them was sent";
   EXPECT_EQ(count_of(events, Event::Kind::landed), 1U);

@@ -156,10 +156,10 @@ class Process {
     settings.shared_memory_directory = std::getenv("RAILYARD_SHARED_MEMORY_DIRECTORY");
     settings.shared_links = options_.shared_links;
     settings.log = "error";
-    auto station = Station::open(settings);
-    if (!station) give_up(me_, station.error().text());
-    station_ = std::move(*station);
-    auto listener = station_->listen();
+    auto context = Context::open(settings);
+    if (!context) give_up(me_, context.error().text());
+    context_ = std::move(*context);
+    auto listener = context_->listen();
     if (!listener) give_up(me_, listener.error().text());
     listener_ = std::move(*listener);
     board_.handles[me_] = listener_->handle();
@@ -183,7 +183,7 @@ class Process {
     }
     if (!left.empty()) give_up(me_, "holds more than before:" + left);
     if (growth > 4 * kSlack) give_up(me_, fmt::format("resident memory grew by {} bytes", growth));
-    fmt::print("process {}: {} channels opened, {} bytes of growth\n", me_, station_->statistics().channels_opened,
+    fmt::print("process {}: {} channels opened, {} bytes of growth\n", me_, context_->statistics().channels_opened,
                growth);
     std::fflush(stdout);
   }
@@ -200,11 +200,11 @@ class Process {
     const auto other =
         static_cast<std::uint32_t>((me_ + 1 + random_.below(options_.processes - 1)) % options_.processes);
     if (!attempts_[other].has_value()) attempts_[other] = board_.handles[other];
-    auto channel = station_->connect(*attempts_[other]);
+    auto channel = context_->connect(*attempts_[other]);
     if (!channel) give_up(me_, "connect: " + channel.error().text());
     if (*channel == nullptr) {
       if (!random_.chance(0.001)) return;
-      station_->abandon(*attempts_[other]);
+      context_->abandon(*attempts_[other]);
     } else {
       lines_.push_back(std::make_unique<Line>(std::move(*channel), me_, true, random_));
       board_.channels.fetch_add(1);
@@ -220,7 +220,7 @@ class Process {
   /// Closes everything and lets the others do so too.
   void rest() {
     for (auto& attempt : attempts_) {
-      if (attempt) station_->abandon(*attempt);
+      if (attempt) context_->abandon(*attempt);
       attempt.reset();
     }
     lines_.clear();
@@ -231,7 +231,7 @@ class Process {
     for (;;) {
       lines_.clear();
       turn();
-      const StationStatistics statistics = station_->statistics();
+      const ContextStatistics statistics = context_->statistics();
       if (lines_.empty() && statistics.routes == 0 && statistics.channels == 0) break;
       if (SoakClock::now() > until) {
         give_up(me_, fmt::format("{} channels and {} routes are left", statistics.channels, statistics.routes));
@@ -246,7 +246,7 @@ class Process {
   Board& board_;
   std::uint32_t me_;
   Random random_;
-  std::unique_ptr<Station> station_;
+  std::unique_ptr<Context> context_;
   std::unique_ptr<Listener> listener_;
   std::array<std::optional<Handle>, kMostProcesses> attempts_;
   std::vector<std::unique_ptr<Line>> lines_;

@@ -90,10 +90,11 @@ std::string statistics_json(const World& world) {
         R"({{"name": "{}", "up": {}, "links_down": {}, "deadline": {:.4f}, "bytes_sent": {}, "bytes_received": {}, "rate": {:.0f}}})",
         rail.name, rail.up, rail.links_down, rail.deadline, rail.bytes_sent, rail.bytes_received, rail.rate));
   }
-  return fmt::format(R"({{"operations": {}, "dropped_stale": {}, "dropped_malformed": {}, "links_suspected": {}, )"
-                     R"("links_lost": {}, "links_rejoined": {}, "fences": {}, "units_replayed": {}, "rails": [{}]}})",
-                     all.operations_completed, all.dropped_stale, all.dropped_malformed, all.links_suspected,
-                     all.links_lost, all.links_rejoined, all.fences, all.units_replayed, fmt::join(rails, ", "));
+  return fmt::format(
+      R"({{"operations": {}, "dropped_stale": {}, "dropped_malformed": {}, "links_suspected": {}, )"
+      R"("links_lost": {}, "links_rejoined": {}, "fences": {}, "segments_replayed": {}, "rails": [{}]}})",
+      all.operations_completed, all.dropped_stale, all.dropped_malformed, all.links_suspected, all.links_lost,
+      all.links_rejoined, all.fences, all.segments_replayed, fmt::join(rails, ", "));
 }
 
 std::string findings_json(const Findings& found) {

@@ -87,7 +87,7 @@ class Job {
     const std::uint64_t dice = random_.below(10);
     moment_ = dice < 2 ? Moment::setup : dice < 8 ? Moment::traffic : Moment::close;
     served_by_rank0_ = random_.below(2) == 0;
-    place_ = fmt::format("unix:@railyard-killed-{}-{}", ::getpid(), round);
+    rendezvous_ = fmt::format("unix:@railyard-killed-{}-{}", ::getpid(), round);
     ranks_.resize(static_cast<std::size_t>(options.ranks));
   }
   ~Job() {
@@ -161,7 +161,7 @@ class Job {
   bool start() {
     if (!served_by_rank0_) {
       bootstrap::ServerOptions server;
-      server.address = bootstrap::Address::parse(place_).value();
+      server.address = bootstrap::Address::parse(rendezvous_).value();
       server.size = options_.ranks;
       server.job_key = kKey;
       auto opened = bootstrap::Server::open(server);
@@ -182,7 +182,7 @@ class Job {
     const Fd other(ends[1]);
     ::setenv("RAILYARD_RANK", std::to_string(number).c_str(), 1);
     ::setenv("RAILYARD_SIZE", std::to_string(options_.ranks).c_str(), 1);
-    ::setenv("RAILYARD_RENDEZVOUS", place_.c_str(), 1);
+    ::setenv("RAILYARD_RENDEZVOUS", rendezvous_.c_str(), 1);
     ::setenv("RAILYARD_RENDEZVOUS_HOST", served_by_rank0_ ? "rank0" : "launcher", 1);
     ::setenv("RAILYARD_JOB_KEY", kKey, 1);
     posix_spawn_file_actions_t actions;
@@ -349,7 +349,7 @@ class Job {
   int victim_ = 0;
   Moment moment_ = Moment::traffic;
   bool served_by_rank0_ = false;
-  std::string place_;
+  std::string rendezvous_;
   std::unique_ptr<bootstrap::Server> server_;
   std::vector<Rank> ranks_;
   std::int64_t killed_ = 0;

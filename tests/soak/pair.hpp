@@ -24,7 +24,7 @@ class Layout {
   Lane lane(int source, int target) const {
     return {source, target, part_of(source) + 64, signal(source, 0), signal(target, 1)};
   }
-  WordPlaces words(int source, int target) const {
+  WordOffsets words(int source, int target) const {
     return {source, target, part_of(source), signal(source, 2), 0, kShelf};
   }
   /// The signal at the target that says that the source has said all.

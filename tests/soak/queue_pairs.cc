@@ -42,9 +42,9 @@ struct Options {
   std::exit(1);
 }
 
-class Meeting {
+class ProcessBarrier {
  public:
-  explicit Meeting(std::uint32_t size) : size_(size) {}
+  explicit ProcessBarrier(std::uint32_t size) : size_(size) {}
   void meet(const std::function<void()>& meanwhile) {
     const std::uint32_t round = round_.load();
     if (arrived_.fetch_add(1) + 1 == size_) {
@@ -63,8 +63,8 @@ class Meeting {
 struct Board {
   std::array<Handle, kProcesses> handles;
   std::atomic<std::uint32_t> rails{0};
-  Meeting pair{kProcesses};
-  Meeting with_counter{kProcesses + 1};
+  ProcessBarrier pair{kProcesses};
+  ProcessBarrier with_counter{kProcesses + 1};
 };
 
 void rest() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
@@ -77,7 +77,7 @@ class Process {
     std::uint32_t done = 0;
     for (std::size_t i = 0; i < options_.shared_links.size(); ++i) {
       open(options_.shared_links[i]);
-      meet_counter();  // only what a station has
+      meet_counter();  // only what a context has
       while (out_.size() < options_.channels / 2 || in_.size() < options_.channels / 2) open_channels();
       for (auto& channel : out_) carry(*channel, true);
       for (auto& channel : in_) carry(*channel, false);
@@ -89,7 +89,7 @@ class Process {
       done = until;
       meet_counter();  // after they came and went
       listener_.reset();
-      station_.reset();
+      context_.reset();
       meet_counter();  // nothing at all
     }
   }
@@ -99,13 +99,13 @@ class Process {
     auto settings = Settings::from_environment();
     if (!settings) give_up(settings.error().text());
     settings->shared_memory = "off";
-    settings->contexts = 1;
+    settings->workers = 1;
     settings->shared_links = shared_links;
-    auto station = Station::open(*settings);
-    if (!station) give_up(station.error().text());
-    station_ = std::move(*station);
-    board_.rails = static_cast<std::uint32_t>(station_->statistics().engines.front().rails.size());
-    auto listener = station_->listen();
+    auto context = Context::open(*settings);
+    if (!context) give_up(context.error().text());
+    context_ = std::move(*context);
+    board_.rails = static_cast<std::uint32_t>(context_->statistics().engines.front().rails.size());
+    auto listener = context_->listen();
     if (!listener) give_up(listener.error().text());
     listener_ = std::move(*listener);
     board_.handles[me_] = listener_->handle();
@@ -119,7 +119,7 @@ class Process {
   void open_channels() {
     if (out_.size() < options_.channels / 2) {
       if (!attempt_) attempt_ = board_.handles[1 - me_];
-      auto channel = station_->connect(*attempt_);
+      auto channel = context_->connect(*attempt_);
       if (!channel) give_up("connect: " + channel.error().text());
       if (*channel) {
         out_.push_back(std::move(*channel));
@@ -141,7 +141,7 @@ class Process {
     out_.clear();
     in_.clear();
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (station_->statistics().routes != 0) {
+    while (context_->statistics().routes != 0) {
       if (std::chrono::steady_clock::now() > until) give_up("links are left a minute after the last channel closed");
       rest();
     }
@@ -176,7 +176,7 @@ class Process {
   Options options_;
   Board& board_;
   std::uint32_t me_;
-  std::unique_ptr<Station> station_;
+  std::unique_ptr<Context> context_;
   std::unique_ptr<Listener> listener_;
   std::optional<Handle> attempt_;
   std::vector<std::byte> message_ = std::vector<std::byte>(1000);  // always the same: registrations are kept

@@ -23,7 +23,7 @@ struct Words {
 };
 
 /// Where one source's words and the target's shelf (bytes that never change, for gets) are.
-struct WordPlaces {
+struct WordOffsets {
   int source = 0;
   int target = 0;
   std::size_t words = 0;        ///< offset of Words in the target's window
@@ -35,8 +35,8 @@ struct WordPlaces {
 /// Fetching additions of 1: nobody else changes the word, so the values must be 0, 1, 2, ... in order of submission.
 class FetchingAdds {
  public:
-  FetchingAdds(Window& window, WordPlaces places, Findings& findings)
-      : window_(window), places_(places), findings_(findings) {
+  FetchingAdds(Window& window, WordOffsets offsets, Findings& findings)
+      : window_(window), offsets_(offsets), findings_(findings) {
     before_.fill(kPoison);
   }
 
@@ -52,7 +52,7 @@ class FetchingAdds {
     if (asked_ - answered_ == kDepth) return {};
     std::uint64_t& before = before_[asked_ % kDepth];
     if (before != kPoison) ++findings_.ghost;  // an answer to an operation that was complete
-    auto ticket = window_.fetch_atomic<std::uint64_t>(places_.target, places_.words + offsetof(Words, fetched),
+    auto ticket = window_.fetch_atomic<std::uint64_t>(offsets_.target, offsets_.words + offsetof(Words, fetched),
                                                       AtomicOp::add, &before, 1);
     if (!ticket) return std::move(ticket.error());
     tickets_[asked_++ % kDepth] = *ticket;
@@ -68,7 +68,7 @@ class FetchingAdds {
   void check(std::uint64_t& before) {
     if (before != answered_) {
       ++(before == kPoison ? findings_.early : before > answered_ ? findings_.doubled : findings_.lost);
-      fmt::print(stderr, "rank {}: fetch {} from rank {} answered {:#x}\n", places_.source, answered_, places_.target,
+      fmt::print(stderr, "rank {}: fetch {} from rank {} answered {:#x}\n", offsets_.source, answered_, offsets_.target,
                  before);
     }
     before = kPoison;
@@ -76,7 +76,7 @@ class FetchingAdds {
   }
 
   Window& window_;
-  WordPlaces places_;
+  WordOffsets offsets_;
   Findings& findings_;
   std::array<std::uint64_t, kDepth> before_{};
   std::array<Ticket, kDepth> tickets_{};
@@ -87,15 +87,15 @@ class FetchingAdds {
 /// Additions without an answer, to a word and to a signal: only the sums tell.
 class PlainAdds {
  public:
-  PlainAdds(Window& window, WordPlaces places) : window_(window), places_(places) {}
+  PlainAdds(Window& window, WordOffsets offsets) : window_(window), offsets_(offsets) {}
 
   Result<void> begin() {
-    const std::uint64_t value = 1 + key_of(Use::value, places_.source, places_.target, count_++) % 1000;
+    const std::uint64_t value = 1 + key_of(Use::value, offsets_.source, offsets_.target, count_++) % 1000;
     auto added =
-        window_.atomic<std::uint64_t>(places_.target, places_.words + offsetof(Words, summed), AtomicOp::add, value);
+        window_.atomic<std::uint64_t>(offsets_.target, offsets_.words + offsetof(Words, summed), AtomicOp::add, value);
     if (!added) return std::move(added.error());
     sum_ += value;
-    auto signalled = window_.signal(places_.target, {places_.signal, value + 1});
+    auto signalled = window_.signal(offsets_.target, {offsets_.signal, value + 1});
     if (!signalled) return std::move(signalled.error());
     signal_sum_ += value + 1;
     return {};
@@ -105,7 +105,7 @@ class PlainAdds {
 
  private:
   Window& window_;
-  WordPlaces places_;
+  WordOffsets offsets_;
   std::uint64_t count_ = 0;
   std::uint64_t sum_ = 0;
   std::uint64_t signal_sum_ = 0;
@@ -114,8 +114,8 @@ class PlainAdds {
 /// Gets from the target's shelf. A destination is poisoned before and after: bytes that come without a get are ghosts.
 class CheckedGets {
  public:
-  CheckedGets(Window& window, WordPlaces places, Findings& findings)
-      : window_(window), places_(places), findings_(findings), memory_(kDepth * kMost) {
+  CheckedGets(Window& window, WordOffsets offsets, Findings& findings)
+      : window_(window), offsets_(offsets), findings_(findings), memory_(kDepth * kMost) {
     for (std::uint64_t i = 0; i < kDepth; ++i) fill(destination(i, kMost), poison(i));
   }
 
@@ -129,13 +129,13 @@ class CheckedGets {
   }
   Result<void> begin() {
     if (asked_ - answered_ == kDepth) return {};
-    const auto [at, bytes] = piece(asked_);
+    const auto [at, bytes] = chunk(asked_);
     const auto memory = destination(asked_, bytes);
     if (!holds(memory, poison(asked_))) {
       ++findings_.ghost;
-      fmt::print(stderr, "rank {}: bytes came into the destination of a get that was complete\n", places_.source);
+      fmt::print(stderr, "rank {}: bytes came into the destination of a get that was complete\n", offsets_.source);
     }
-    auto ticket = window_.get(places_.target, places_.shelf + at, memory.data(), bytes);
+    auto ticket = window_.get(offsets_.target, offsets_.shelf + at, memory.data(), bytes);
     if (!ticket) return std::move(ticket.error());
     tickets_[asked_++ % kDepth] = *ticket;
     return {};
@@ -149,34 +149,34 @@ class CheckedGets {
   static constexpr std::size_t kMost = 64 * 1024;
 
   /// Where on the shelf and how much, of the get of this number.
-  std::pair<std::size_t, std::size_t> piece(std::uint64_t number) const {
-    Random random(key_of(Use::size, places_.target, places_.source, number));
+  std::pair<std::size_t, std::size_t> chunk(std::uint64_t number) const {
+    Random random(key_of(Use::size, offsets_.target, offsets_.source, number));
     const std::size_t bytes = 1 + random.below(std::size_t{64} << 2 * random.below(6));
-    return {random.below((places_.shelf_bytes - bytes) / 8) * 8, bytes};
+    return {random.below((offsets_.shelf_bytes - bytes) / 8) * 8, bytes};
   }
   std::span<std::byte> destination(std::uint64_t number, std::size_t bytes) {
     return std::span(memory_).subspan(number % kDepth * kMost, bytes);
   }
   std::uint64_t poison(std::uint64_t number) const {
-    return key_of(Use::poison, places_.source, places_.target, number % kDepth);
+    return key_of(Use::poison, offsets_.source, offsets_.target, number % kDepth);
   }
 
   void check(std::uint64_t number) {
-    const auto [at, bytes] = piece(number);
+    const auto [at, bytes] = chunk(number);
     const auto memory = destination(number, bytes);
-    if (holds(memory, key_of(Use::shelf, places_.target, 0, 0), at)) {
+    if (holds(memory, key_of(Use::shelf, offsets_.target, 0, 0), at)) {
       verified_bytes_ += bytes;
     } else {
       const bool untouched = holds(memory, poison(number));
       ++(untouched ? findings_.early : findings_.corrupt);
-      fmt::print(stderr, "rank {}: get {} of {} bytes from rank {}: {}\n", places_.source, number, bytes,
-                 places_.target, untouched ? "early" : "corrupt");
+      fmt::print(stderr, "rank {}: get {} of {} bytes from rank {}: {}\n", offsets_.source, number, bytes,
+                 offsets_.target, untouched ? "early" : "corrupt");
     }
     fill(memory, poison(number));
   }
 
   Window& window_;
-  WordPlaces places_;
+  WordOffsets offsets_;
   Findings& findings_;
   std::vector<std::byte> memory_;
   std::array<Ticket, kDepth> tickets_{};

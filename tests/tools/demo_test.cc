@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Example{"01-put-signal", "2", "1", "rank 1 of 2, over 1 rails: greetings from rank 0"},
                       Example{"01-put-signal", "1", "1", "rank 0 of 1, over 1 rails: greetings from rank 0"},
                       Example{"02-gets-and-atomics", "2", "4", "32 items, total right"},
-                      Example{"03-halo-exchange", "3", "2", "rank 2 of 3: 500 steps, equal to the rod in one piece"},
+                      Example{"03-halo-exchange", "3", "2", "rank 2 of 3: 500 steps, equal to the undivided rod"},
                       Example{"04-all-to-all-in-c", "4", "2", "rank 3: 4 blocks, 0 wrong bytes"}),
     [](const auto& info) {
       std::string name = std::string(info.param.name) + "_" + info.param.ranks;

@@ -76,21 +76,21 @@ TEST(SimCommand, CountsTheQueuePairsOfOneRank) {
   EXPECT_EQ(run.exit_code, 0) << run.errors;
   const auto json = JsonReader::read(run.output.substr(run.output.find('{')));
   ASSERT_TRUE(json.has_value()) << run.output;
-  double same_place = 0;
+  double same_local_rank = 0;
   for (const auto& row : (*json)["rows"].array()) {
     const double peers = row["peers"].number();
     const double channels = row["channels"].number();
     const double shared = row["shared_links"].number();
-    EXPECT_EQ(peers, row["same_place"].flag() ? row["ranks"].number() / 8 - 1 : row["ranks"].number() - 8);
+    EXPECT_EQ(peers, row["same_local_rank"].flag() ? row["ranks"].number() / 8 - 1 : row["ranks"].number() - 8);
     EXPECT_EQ(row["queue_pairs"].number(), peers * 2 * shared);
     EXPECT_EQ(row["links"].number(), 2 * row["queue_pairs"].number()) << "one each way";
     EXPECT_EQ(row["nccl"].number(), peers * 2 * channels * 2);
     EXPECT_EQ(row["nccl_with_flush"].number(), peers * 2 * channels * 3);
     EXPECT_EQ(row["anp"].number(), peers * 2 * shared * 2);
     EXPECT_EQ(row["anp_with_flush"].number(), peers * 2 * (shared * 2 + channels));
-    same_place += row["same_place"].flag() ? 1 : 0;
+    same_local_rank += row["same_local_rank"].flag() ? 1 : 0;
   }
-  EXPECT_EQ(same_place, 2) << "one for each size";
+  EXPECT_EQ(same_local_rank, 2) << "one for each size";
   EXPECT_THAT(read_file(picture), AllOf(HasSubstr("<svg"), HasSubstr("NCCL"), HasSubstr("ANP")));
 }
 

@@ -29,14 +29,14 @@ void expect_path(const std::string& name, PathKind path) {
 }
 
 /// Where a device hangs, from the outside in. What two devices have in common is how near they are.
-std::vector<std::string> chain(const PciPlace& place) {
-  std::vector<std::string> all{"socket" + std::to_string(place.socket), "node" + std::to_string(place.numa),
-                               place.root};
-  all.insert(all.end(), place.bridges.begin(), place.bridges.end());
+std::vector<std::string> chain(const PciLocation& location) {
+  std::vector<std::string> all{"socket" + std::to_string(location.socket), "node" + std::to_string(location.numa),
+                               location.root};
+  all.insert(all.end(), location.bridges.begin(), location.bridges.end());
   return all;
 }
 
-std::size_t nearness(const PciPlace& a, const PciPlace& b) {
+std::size_t nearness(const PciLocation& a, const PciLocation& b) {
   const auto one = chain(a);
   const auto other = chain(b);
   return static_cast<std::size_t>(std::ranges::mismatch(one, other).in1 - one.begin());
@@ -128,11 +128,11 @@ TEST(Assignment, OfEquallyNearNicsNoneServesTwoMoreGpusThanAnother) {
       const auto assigned = assign_nics(machine.gpus, machine.nics, {.most_per_gpu = most, .by_hand = {}});
       const auto counts = use_counts(assigned, machine.nics);
       for (std::size_t i = 0; i < assigned.size(); ++i) {
-        const PciPlace& gpu = machine.gpus[i].place;
+        const PciLocation& gpu = machine.gpus[i].location;
         for (const Nic& used : machine.nics) {
           for (const Nic& other : machine.nics) {
-            const std::size_t near = nearness(gpu, machine.nics[assigned[i].rails.front().nic].place);
-            if (nearness(gpu, used.place) != near || nearness(gpu, other.place) != near) continue;
+            const std::size_t near = nearness(gpu, machine.nics[assigned[i].rails.front().nic].location);
+            if (nearness(gpu, used.location) != near || nearness(gpu, other.location) != near) continue;
             EXPECT_LE(counts.at(used.name) - counts.at(other.name), 1) << name << ", at most " << most;
           }
         }
@@ -176,7 +176,7 @@ TEST(Assignment, TwoSlowNicsAreWorthAFastOne) {
 TEST(Assignment, AConsolesNicServesNoGpuHoweverNear) {
   Machine machine = saved_machine("one_nic");
   machine.nics[0].rate = 400 * kGigabit;
-  machine.nics.push_back({"eno1", "tcp", kGigabit, machine.gpus[0].place});
+  machine.nics.push_back({"eno1", "tcp", kGigabit, machine.gpus[0].location});
   EXPECT_EQ(rail_names(assign_nics(machine.gpus, machine.nics), machine.nics), Rails(4, "mlx5_0"));
   EXPECT_EQ(assign_nics(machine.gpus, machine.nics)[0].spares.size(), 1U);
   // A rate that nobody knows says nothing.
@@ -225,22 +225,22 @@ RandomMachine random_machine(std::mt19937& random, bool equal_rates) {
     const std::uint32_t node = socket * nodes + below(nodes);
     const std::uint32_t bridge = node * bridges + below(bridges);
     const PciAddress address{0, 0x10 + bridge, i, 0};
-    PciPlace place{"/sys/bus/pci/devices/" + address.text(),
-                   "pci0000:" + std::to_string(10 + bridge),
-                   static_cast<int>(node),
-                   static_cast<int>(socket),
-                   {}};
+    PciLocation location{"/sys/bus/pci/devices/" + address.text(),
+                         "pci0000:" + std::to_string(10 + bridge),
+                         static_cast<int>(node),
+                         static_cast<int>(socket),
+                         {}};
     std::string port = std::to_string(bridge);
     for (std::uint32_t level = below(3); level > 0; --level) {
       port += "." + std::to_string(below(2));
-      place.bridges.push_back(port);
+      location.bridges.push_back(port);
     }
     if (below(2) == 0) {
-      machine.gpus.push_back({address, "NVIDIA", "", place});
+      machine.gpus.push_back({address, "NVIDIA", "", location});
     } else {
       constexpr int kRates[] = {0, 100, 200, 400};
       machine.nics.push_back(
-          {"nic" + std::to_string(i), "verbs", equal_rates ? 0 : kRates[below(4)] * kGigabit, place});
+          {"nic" + std::to_string(i), "verbs", equal_rates ? 0 : kRates[below(4)] * kGigabit, location});
     }
   }
   return machine;
@@ -276,8 +276,8 @@ TEST(AnyMachine, RailsAreTheNearest) {
     for (std::size_t i = 0; i < assigned.size(); ++i)
       for (const AssignedNic& rail : assigned[i].rails)
         for (const Nic& other : machine.nics)
-          ASSERT_GE(nearness(machine.gpus[i].place, machine.nics[rail.nic].place),
-                    nearness(machine.gpus[i].place, other.place));
+          ASSERT_GE(nearness(machine.gpus[i].location, machine.nics[rail.nic].location),
+                    nearness(machine.gpus[i].location, other.location));
   }
 }
 
@@ -293,7 +293,8 @@ TEST(AnyMachine, NoGpuWouldDoBetterOnAnEquallyNearNic) {
         for (const AssignedNic& spare : assigned[i].spares) {
           const Nic& used = machine.nics[rail.nic];
           const Nic& other = machine.nics[spare.nic];
-          if (nearness(machine.gpus[i].place, used.place) != nearness(machine.gpus[i].place, other.place)) continue;
+          if (nearness(machine.gpus[i].location, used.location) != nearness(machine.gpus[i].location, other.location))
+            continue;
           // What it would be used after a move is no less than what the rail is used now.
           ASSERT_GE((counts.at(other.name) + 1) / rate_of(other, machine.nics) * 1.0000001,
                     counts.at(used.name) / rate_of(used, machine.nics))

@@ -92,11 +92,12 @@ TEST(GpuTables, TakeTheirNicsPlacesFromHwlocWhereItKnowsThem) {
   Machine machine = saved_machine("nodes");
   // What the kernel's files say of a NIC lacks the socket.
   std::vector<Nic> nics = machine.nics;
-  for (Nic& nic : nics) nic.place = {"/sys/devices/" + nic.place.function(), nic.place.root, nic.place.numa, -1, {}};
+  for (Nic& nic : nics)
+    nic.location = {"/sys/devices/" + nic.location.function(), nic.location.root, nic.location.numa, -1, {}};
   const auto table = make_gpu_table(Settings(), std::move(machine), std::move(nics));
   ASSERT_TRUE(table);
   EXPECT_EQ(table->rails[1].rails[0].path, PathKind::socket);
-  EXPECT_THAT(table->nics[0].place.path, HasSubstr("/sys/devices/"));
+  EXPECT_THAT(table->nics[0].location.path, HasSubstr("/sys/devices/"));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ std::vector<std::string> gpu_addresses(const Machine& machine) {
   return all;
 }
 
-bool same_place(const PciPlace& a, const PciPlace& b) {
+bool same_location(const PciLocation& a, const PciLocation& b) {
   return a.path == b.path && a.root == b.root && a.numa == b.numa && a.socket == b.socket && a.bridges == b.bridges;
 }
 
@@ -30,14 +30,14 @@ TEST(SavedMachine, HasItsGpusAndNicsWithTheirPlaces) {
   EXPECT_EQ(dgx.gpus[1].address.text(), "0000:15:00.0");
   EXPECT_EQ(dgx.gpus[1].vendor, "NVIDIA");
   EXPECT_EQ(dgx.gpus[1].model, "10de:2330");
-  EXPECT_EQ(dgx.gpus[1].place.root, "pci0000:10");
-  EXPECT_EQ(dgx.gpus[1].place.bridges, (std::vector<std::string>{"0000:10:01.0", "0000:11:00.0", "0000:12:02.0"}));
-  EXPECT_EQ(dgx.gpus[1].place.numa, 0);
-  EXPECT_EQ(dgx.gpus[7].place.numa, 1);
-  EXPECT_EQ(dgx.gpus[7].place.socket, 1);
+  EXPECT_EQ(dgx.gpus[1].location.root, "pci0000:10");
+  EXPECT_EQ(dgx.gpus[1].location.bridges, (std::vector<std::string>{"0000:10:01.0", "0000:11:00.0", "0000:12:02.0"}));
+  EXPECT_EQ(dgx.gpus[1].location.numa, 0);
+  EXPECT_EQ(dgx.gpus[7].location.numa, 1);
+  EXPECT_EQ(dgx.gpus[7].location.socket, 1);
   ASSERT_EQ(dgx.nics.size(), 10U) << "RDMA devices, not the console's interface";
   EXPECT_EQ(dgx.nics[0].name, "mlx5_0");
-  EXPECT_EQ(dgx.nics[0].place.root, "pci0000:10");
+  EXPECT_EQ(dgx.nics[0].location.root, "pci0000:10");
 }
 
 TEST(SavedMachine, IsAsItsScriptWritesIt) {
@@ -63,8 +63,8 @@ TEST(SavedMachine, IsTheSameForAProcessWithFewCores) {
   const Machine part = saved_machine("dgx_cpuset");
   EXPECT_EQ(gpu_addresses(part), gpu_addresses(whole));
   ASSERT_EQ(part.devices.size(), whole.devices.size());
-  for (const auto& [address, place] : whole.devices)
-    EXPECT_TRUE(same_place(part.devices.at(address), place)) << address.text();
+  for (const auto& [address, location] : whole.devices)
+    EXPECT_TRUE(same_location(part.devices.at(address), location)) << address.text();
 }
 
 TEST(SavedMachine, IsTheSameForAProcessWithOneVisibleGpu) {

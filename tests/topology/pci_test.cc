@@ -27,16 +27,16 @@ class Sys : public ::testing::Test {
     fs::create_directories(root_ / "class" / kind / name);
     fs::create_directory_symlink(root_ / device, root_ / "class" / kind / name / "device");
   }
-  PciPlace find(const std::string& name) const { return find_pci_place(name, root_.string()); }
+  PciLocation find(const std::string& name) const { return find_pci_location(name, root_.string()); }
 
   fs::path root_;
 };
 
 TEST_F(Sys, FindsAnInterfaceByItsName) {
   add("net", "eth0", "devices/pci0000:17/0000:17:01.0/0000:18:00.1");
-  const PciPlace place = find("eth0");
-  EXPECT_EQ(place.path, (root_ / "devices/pci0000:17/0000:17:01.0/0000:18:00.1").string());
-  EXPECT_EQ(place.root, "pci0000:17");
+  const PciLocation location = find("eth0");
+  EXPECT_EQ(location.path, (root_ / "devices/pci0000:17/0000:17:01.0/0000:18:00.1").string());
+  EXPECT_EQ(location.root, "pci0000:17");
 }
 
 TEST_F(Sys, FindsAnRdmaDeviceByItsName) {
@@ -62,14 +62,16 @@ TEST_F(Sys, ADeviceOnNoPciBusIsNowhere) {
 }
 
 TEST(PciPath, TheLastBridgeAndTheLastFunctionCount) {
-  const PciPlace place = parse_pci_path("/sys/devices/platform/pci0000:00/0000:00:01.0/pci10000:e0/10000:e0:06.0/net");
-  EXPECT_EQ(place.path, "/sys/devices/platform/pci0000:00/0000:00:01.0/pci10000:e0/10000:e0:06.0");
-  EXPECT_EQ(place.root, "pci10000:e0");
+  const PciLocation location =
+      parse_pci_path("/sys/devices/platform/pci0000:00/0000:00:01.0/pci10000:e0/10000:e0:06.0/net");
+  EXPECT_EQ(location.path, "/sys/devices/platform/pci0000:00/0000:00:01.0/pci10000:e0/10000:e0:06.0");
+  EXPECT_EQ(location.root, "pci10000:e0");
 }
 
 TEST(PciPath, NamesTheBridgesBetweenTheHostBridgeAndTheDevice) {
-  const PciPlace place = parse_pci_path("/sys/devices/pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:04.0/0000:1b:00.0");
-  EXPECT_EQ(place.bridges, (std::vector<std::string>{"0000:17:01.0", "0000:18:00.0", "0000:19:04.0"}));
+  const PciLocation location =
+      parse_pci_path("/sys/devices/pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:04.0/0000:1b:00.0");
+  EXPECT_EQ(location.bridges, (std::vector<std::string>{"0000:17:01.0", "0000:18:00.0", "0000:19:04.0"}));
   EXPECT_TRUE(parse_pci_path("/sys/devices/pci0000:17/0000:17:01.0").bridges.empty());
   EXPECT_TRUE(parse_pci_path("/sys/devices/pci0000:00/0000:00:01.0/pci10000:e0/10000:e0:06.0").bridges.empty());
 }

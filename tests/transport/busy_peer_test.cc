@@ -84,7 +84,8 @@ TEST_F(BusyPeerTest, OurOwnAbsenceAfterThePeersSecondAnswerCostsNoLink) {
   }
   clock_.time += 200 * kMillisecond;
   engine_->progress();
-  for (const auto& ping : late) rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposure, ping.offset}));
+  for (const auto& ping : late)
+    rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposed_region, ping.offset}));
   pass(2);
   EXPECT_EQ(engine_->statistics().links_lost, 0U);
 }
@@ -102,7 +103,7 @@ TEST_F(BusyPeerTest, AnAnswerThatWaitsForAStoppedPeerCostsNoLink) {
   EXPECT_EQ(engine_->statistics().links_lost, 1U) << "half of RAILYARD_PEER_TIMEOUT_MS is enough for anybody";
 }
 
-TEST_F(BusyPeerTest, PiecesThatAnAnsweringPeerHasNotComeToCostNoLink) {
+TEST_F(BusyPeerTest, ChunksThatAnAnsweringPeerHasNotComeToCostNoLink) {
   open(2, {}, 3000);
   for (auto* rail : rails_) rail->delivery_answer = {1000, false};
   put_four_chunks();
@@ -126,7 +127,7 @@ TEST_F(BusyPeerTest, ASecondPingIsAnsweredOnceEveryRailHasBeenReadEmpty) {
   open(2, settings);
   const auto pongs = [&] { return rails_[1]->notices(wire::RecordKind::pong).size(); };
   const auto ping = [&](std::uint8_t detail, std::uint32_t round) {
-    rails_[1]->deliver(notice({wire::RecordKind::ping, detail, 0, round, wire::LinkPlace{1, 1, 1}.pack()}));
+    rails_[1]->deliver(notice({wire::RecordKind::ping, detail, 0, round, wire::LinkEnds{1, 1, 1}.pack()}));
   };
   ping(wire::kPingInReply, 1);
   engine_->progress();

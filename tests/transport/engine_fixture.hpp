@@ -43,9 +43,9 @@ class EngineTest : public ::testing::Test {
     auto engine = Engine::open(std::move(parts));
     ASSERT_TRUE(engine) << engine.error().text();
     engine_ = std::move(*engine);
-    exposure_.memory = std::as_writable_bytes(std::span(memory_));
-    exposure_.signals = signals_;
-    exposure_id_ = *engine_->expose(exposure_);
+    exposed_region_.memory = std::as_writable_bytes(std::span(memory_));
+    exposed_region_.signals = signals_;
+    exposed_region_id_ = *engine_->expose(exposed_region_);
     flow_ = *engine_->flow(1);
   }
 
@@ -53,7 +53,8 @@ class EngineTest : public ::testing::Test {
   std::vector<std::byte> frame(std::uint32_t sequence, std::uint64_t signal_add, std::uint32_t acknowledged = 0) {
     std::vector<std::byte> bytes(wire::kFrameBytes);
     std::uint32_t used = wire::kRecordsAt;
-    std::byte* body = wire::FrameWriter::append(bytes.data(), used, {wire::RecordKind::signal, 0, 8, exposure_id_, 0});
+    std::byte* body =
+        wire::FrameWriter::append(bytes.data(), used, {wire::RecordKind::signal, 0, 8, exposed_region_id_, 0});
     std::memcpy(body, &signal_add, 8);
     wire::FrameHeader header;
     header.flow = 1;
@@ -105,8 +106,8 @@ class EngineTest : public ::testing::Test {
   std::array<std::uint64_t, 4> signals_{};
   std::array<RemoteKey, 8> keys_{};
   std::vector<std::byte> source_;
-  Exposure exposure_;
-  std::uint32_t exposure_id_ = 0;
+  ExposedRegion exposed_region_;
+  std::uint32_t exposed_region_id_ = 0;
   std::unique_ptr<Engine> engine_;
   Flow* flow_ = nullptr;
 };

@@ -32,6 +32,25 @@ TEST_F(EngineTest, AFrameThatComesTwiceIsAppliedOnce) {
   EXPECT_EQ(engine_->statistics().dropped_stale, 2U);
 }
 
+/// All 64 bits of the session count: whoever knows the flow's number has still to guess them.
+TEST_F(EngineTest, AFrameOfAnotherSessionIsDropped) {
+  open(1);
+  for (unsigned bit = 0; bit < 64; ++bit) {
+    std::vector<std::byte> bytes = frame(0, 1);
+    wire::FrameHeader header;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    header.session ^= std::uint64_t{1} << bit;
+    std::memcpy(bytes.data(), &header, sizeof header);
+    rails_[0]->deliver(std::move(bytes));
+    engine_->progress();
+    EXPECT_EQ(engine_->statistics().dropped_stale, bit + 1);
+  }
+  EXPECT_EQ(signals_[0], 0U);
+  rails_[0]->deliver(frame(0, 1));
+  engine_->progress();
+  EXPECT_EQ(signals_[0], 1U);
+}
+
 TEST_F(EngineTest, AHandlerSendsNothing) {
   open(1);
   for (std::uint32_t i = 0; i < 8; ++i) rails_[0]->deliver(frame(i, 1));
@@ -213,9 +232,9 @@ TEST_F(EngineTest, AFailedFlowAnswersForReadsInFlight) {
 TEST_F(EngineTest, MessagesThatDoNotFitAreDroppedAndCounted) {
   open(1);
   rails_[0]->deliver({});
-  auto stranger = frame(0, 1);
-  stranger[8] ^= std::byte{1};  // another session
-  rails_[0]->deliver(stranger);
+  auto alien = frame(0, 1);
+  alien[8] ^= std::byte{1};  // another session
+  rails_[0]->deliver(alien);
   auto nobody = frame(0, 1);
   nobody[4] = std::byte{9};  // a rank that does not exist
   rails_[0]->deliver(nobody);

@@ -26,8 +26,8 @@ class FailoverTest : public EngineTest {
     std::vector<std::byte> bytes(wire::kFrameBytes);
     std::uint32_t used = wire::kRecordsAt;
     record.length = static_cast<std::uint16_t>(body.size());
-    std::byte* place = wire::FrameWriter::append(bytes.data(), used, record);
-    if (!body.empty()) std::memcpy(place, body.data(), body.size());
+    std::byte* at = wire::FrameWriter::append(bytes.data(), used, record);
+    if (!body.empty()) std::memcpy(at, body.data(), body.size());
     wire::FrameHeader header;
     header.kind = wire::FrameKind::notice;
     header.flow = 1;
@@ -41,19 +41,19 @@ class FailoverTest : public EngineTest {
     bytes.resize(used);
     return bytes;
   }
-  /// The peer's word after a fence: `next`, and which of the 64 units from there on have arrived.
+  /// The peer's word after a fence: `next`, and which of the 64 segments from there on have arrived.
   void fenced(std::uint16_t link, std::uint32_t epoch, std::uint32_t next, std::uint64_t arrived, std::size_t over) {
     struct {
       wire::FencedBody body;
       std::uint64_t bits;
     } report{{next, 1}, arrived};
-    rails_[over]->deliver(notice({wire::RecordKind::fenced, 0, 0, epoch, wire::LinkPlace{link, link, link}.pack()},
+    rails_[over]->deliver(notice({wire::RecordKind::fenced, 0, 0, epoch, wire::LinkEnds{link, link, link}.pack()},
                                  std::as_bytes(std::span(&report, 1))));
     engine_->progress();
   }
   void answer_pings(std::size_t rail, std::size_t over) {
     for (const auto& ping : rails_[rail]->notices(wire::RecordKind::ping)) {
-      rails_[over]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposure, ping.offset}));
+      rails_[over]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposed_region, ping.offset}));
     }
   }
   std::size_t writes() const {

@@ -12,8 +12,8 @@ TEST_F(FailoverTest, NothingGoesOutAgainBeforeTheTargetHasShutTheLinkOut) {
   EXPECT_EQ(writes(), 4U) << "the old writes may still land";
   const auto asked = rails_[1]->notices(wire::RecordKind::fence);
   ASSERT_FALSE(asked.empty());
-  EXPECT_EQ(asked[0].exposure, 0U) << "the first life";
-  EXPECT_EQ(wire::LinkPlace::unpack(asked[0].offset).link, 0U);
+  EXPECT_EQ(asked[0].exposed_region, 0U) << "the first epoch";
+  EXPECT_EQ(wire::LinkEnds::unpack(asked[0].offset).link, 0U);
 }
 
 TEST_F(FailoverTest, OnlyWhatTheReportLacksGoesOutAgain) {
@@ -29,7 +29,7 @@ TEST_F(FailoverTest, OnlyWhatTheReportLacksGoesOutAgain) {
   EXPECT_EQ(rails_[1]->writes[2].from.address, lost[0].from.address);
   EXPECT_EQ(rails_[1]->writes[2].from.bytes, lost[0].from.bytes);
   const auto statistics = engine_->statistics();
-  EXPECT_EQ(statistics.units_replayed, 1U);
+  EXPECT_EQ(statistics.segments_replayed, 1U);
   EXPECT_EQ(statistics.links_lost, 1U);
   EXPECT_EQ(statistics.fences, 1U);
   // A second copy of the answer changes nothing.
@@ -84,7 +84,7 @@ TEST_F(FailoverTest, AnErrorCompletionIsTheEndOfItsLink) {
   EXPECT_EQ(rails_[1]->disconnects, 1U);
   EXPECT_FALSE(rails_[0]->notices(wire::RecordKind::fence).empty());
   fenced(1, 0, 0, 0, 0);
-  EXPECT_EQ(rails_[0]->writes.size(), 4U) << "both of its pieces, the failed one and its neighbour";
+  EXPECT_EQ(rails_[0]->writes.size(), 4U) << "both of its chunks, the failed one and its neighbour";
 }
 
 TEST_F(FailoverTest, ASilentLinkIsGivenUpWhenAnotherAnswers) {
@@ -161,7 +161,7 @@ TEST_F(FailoverTest, APeerWhoseInterfaceIsDownIsBelieved) {
   open(2);
   put_four_chunks();
   rails_[1]->deliver(notice({wire::RecordKind::fence, static_cast<std::uint8_t>(LossCause::local_down), 0, 0,
-                             wire::LinkPlace{0, 0, 0}.pack()}));
+                             wire::LinkEnds{0, 0, 0}.pack()}));
   pass(1);
   EXPECT_EQ(rails_[0]->disconnects, 1U);
 }
@@ -170,7 +170,7 @@ TEST_F(FailoverTest, AFenceIsAnsweredWhenTheRailHasDoneIt) {
   open(2);
   rails_[0]->fence_answer = false;
   chunk_lands(1, 0);
-  rails_[1]->deliver(notice({wire::RecordKind::fence, 0, 0, 3, wire::LinkPlace{0, 0, 0}.pack()}));
+  rails_[1]->deliver(notice({wire::RecordKind::fence, 0, 0, 3, wire::LinkEnds{0, 0, 0}.pack()}));
   pass(3);
   ASSERT_FALSE(rails_[0]->fences.empty());
   EXPECT_EQ(rails_[0]->fences[0].epoch, 3U);
@@ -202,7 +202,7 @@ TEST_F(FailoverTest, ATimedFenceWaitsOutThePacketsLifetime) {
   open(2);
   rails_[0]->capabilities_.fencing = fabric::Fencing::timed;
   rails_[0]->capabilities_.packet_lifetime = 50 * kMillisecond;
-  rails_[1]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkPlace{0, 0, 0}.pack()}));
+  rails_[1]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkEnds{0, 0, 0}.pack()}));
   const auto answers = [&] {
     return rails_[0]->notices(wire::RecordKind::fenced).size() + rails_[1]->notices(wire::RecordKind::fenced).size();
   };
@@ -212,7 +212,7 @@ TEST_F(FailoverTest, ATimedFenceWaitsOutThePacketsLifetime) {
   EXPECT_EQ(answers(), 1U);
 }
 
-TEST_F(FailoverTest, ALinkComesBackInANewLifeAfterThreeAnswers) {
+TEST_F(FailoverTest, ALinkComesBackInANewEpochAfterThreeAnswers) {
   open(2);
   put_four_chunks();
   rails_[0]->lose(rails_[0]->writes[0].to.remote);
@@ -250,7 +250,7 @@ TEST_F(FailoverTest, ASlowLinkComesBackToo) {
     rails_[1]->sends.clear();
     if (asked.size() < 2) continue;
     for (const auto& ping : asked[asked.size() - 2]) {
-      rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposure, ping.offset}));
+      rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposed_region, ping.offset}));
     }
   }
   EXPECT_EQ(engine_->statistics().links_rejoined, 1U);
@@ -278,9 +278,9 @@ TEST_F(FailoverTest, EveryFurtherLossDoublesTheWait) {
       rails_[rail]->sends.clear();
     }
   };
-  for (int life = 0; life < 4; ++life) {
+  for (int epoch = 0; epoch < 4; ++epoch) {
     put_small();  // keeps the flow awake
-    rails_[0]->lose(static_cast<fabric::RemoteId>(life));
+    rails_[0]->lose(static_cast<fabric::RemoteId>(epoch));
     const std::size_t before = rails_[0]->connects.size();
     int waited = 0;
     for (; rails_[0]->connects.size() == before && waited < 5000; ++waited) pass_answering();
@@ -295,8 +295,8 @@ TEST_F(FailoverTest, EveryFurtherLossDoublesTheWait) {
 TEST_F(FailoverTest, APeerWhoseMachineSaysNobodyIsThereIsLost) {
   open(2);
   const std::uint64_t number = put_small();
-  for (fabric::RemoteId life = 0; life < 2 && !flow_->failed.load(); ++life) {
-    for (auto* rail : rails_) rail->lose(life, life > 0);
+  for (fabric::RemoteId epoch = 0; epoch < 2 && !flow_->failed.load(); ++epoch) {
+    for (auto* rail : rails_) rail->lose(epoch, epoch > 0);
     pass(150);
   }
   EXPECT_TRUE(flow_->failed.load());
@@ -306,7 +306,7 @@ TEST_F(FailoverTest, APeerWhoseMachineSaysNobodyIsThereIsLost) {
   EXPECT_EQ(engine_->last_lost(), 1);
 }
 
-TEST_F(FailoverTest, ARumourIsLookedIntoNotBelieved) {
+TEST_F(FailoverTest, GossipIsLookedIntoNotBelieved) {
   open(2);
   rails_[0]->deliver(notice({wire::RecordKind::lost, 0, 0, 0, 1}));  // the peer itself says that it is lost
   pass(2);
@@ -350,12 +350,12 @@ TEST_F(FailoverTest, TwoSidesWithoutALinkMeetAtOnce) {
   ASSERT_EQ(rails_[0]->connects.size(), 2U) << "the one after that does";
   // The peer's ping shows that the path is there, and is answered over a link that waits for answers itself.
   rails_[0]->sends.clear();
-  rails_[0]->deliver(notice({wire::RecordKind::ping, 0, 0, 9, wire::LinkPlace{0, 0, 0}.pack()}));
+  rails_[0]->deliver(notice({wire::RecordKind::ping, 0, 0, 9, wire::LinkEnds{0, 0, 0}.pack()}));
   pass(3);
   EXPECT_EQ(rails_[0]->connects.size(), 3U);
   const auto pongs = rails_[0]->notices(wire::RecordKind::pong);
   ASSERT_EQ(pongs.size(), 1U);
-  EXPECT_EQ(pongs[0].exposure, 9U);
+  EXPECT_EQ(pongs[0].exposed_region, 9U);
 }
 
 TEST_F(FailoverTest, AFirstConnectionThatNeverComesAboutIsTriedAgain) {
@@ -390,7 +390,7 @@ TEST_F(FailoverTest, AnAnswerTakesAnotherLinkWhereTheBestIsFull) {
   open(2);
   rails_[flow_->first_link]->answer = fabric::Post::busy;
   const std::size_t other = 1 - flow_->first_link;
-  rails_[other]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkPlace{0, 0, 0}.pack()}));
+  rails_[other]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkEnds{0, 0, 0}.pack()}));
   pass(1);
   EXPECT_EQ(rails_[other]->notices(wire::RecordKind::fenced).size(), 1U);
 }
@@ -409,7 +409,7 @@ TEST_F(FailoverTest, AnswersButNoDeliveriesEndALink) {
 
 TEST_F(FailoverTest, NoticesThatMakeNoSenseAreDroppedAndCounted) {
   open(2);
-  const auto nowhere = wire::LinkPlace{99, 99, 99}.pack();
+  const auto nowhere = wire::LinkEnds{99, 99, 99}.pack();
   rails_[0]->deliver(notice({wire::RecordKind::pong, 0, 0, 1, nowhere}));
   rails_[0]->deliver(notice({wire::RecordKind::pong, 0, 0, 77, 0}));
   rails_[0]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, nowhere}));

@@ -15,7 +15,7 @@ TEST_F(LateSuccessTest, AChunkThatTheFenceLacksGoesOutAgainThoughItsWriteSucceed
   const auto lost = rails_[0]->writes;
   rails_[0]->lose(lost[0].to.remote);
   pass(1);
-  fenced(0, 0, 0, 0b0101, 1);  // of units 0 to 3, those of link 0 (1 and 3) are missing
+  fenced(0, 0, 0, 0b0101, 1);  // of segments 0 to 3, those of link 0 (1 and 3) are missing
   // Now the rail lets go of them, and says that all went well.
   for (const auto& write : lost) complete(0, write.context, fabric::Event::Kind::written);
   pass(1);

@@ -22,13 +22,13 @@ std::int64_t saturate(Link& link, double rate, std::int64_t now, std::int64_t un
     while (link.has_room()) {
       const std::uint64_t bytes = link.chunk();
       wire_free = std::max(wire_free, now) + static_cast<std::int64_t>(static_cast<double>(bytes) / rate * 1e9);
-      flights.push_back({bytes, link.piece_posted(bytes, now), wire_free + 100'000});
+      flights.push_back({bytes, link.chunk_posted(bytes, now), wire_free + 100'000});
     }
     now = flights.front().arrives;
-    link.piece_delivered(flights.front().bytes, flights.front().stamp, now);
+    link.chunk_delivered(flights.front().bytes, flights.front().stamp, now);
     flights.pop_front();
   }
-  for (const auto& flight : flights) link.piece_dropped(flight.bytes);
+  for (const auto& flight : flights) link.chunk_dropped(flight.bytes);
   return now;
 }
 
@@ -47,7 +47,7 @@ TEST(Link, FollowsARateThatDrops) {
   EXPECT_NEAR(link.rate(), 10e6, 2e6);
 }
 
-TEST(Link, ASlowLinkTakesSmallerPiecesAndFewer) {
+TEST(Link, ASlowLinkTakesSmallerChunksAndFewer) {
   Link slow(0, 0, 0, SIZE_MAX, kLimits);
   Link fast(1, 1, 0, SIZE_MAX, kLimits);
   saturate(slow, 10e6, 0, 500'000'000);
@@ -61,8 +61,8 @@ TEST(Link, LoadIsTimeNotBytes) {
   Link fast(1, 1, 0, SIZE_MAX, kLimits);
   saturate(slow, 10e6, 0, 500'000'000);
   saturate(fast, 100e6, 0, 500'000'000);
-  slow.piece_posted(100'000, 0);
-  fast.piece_posted(200'000, 0);
+  slow.chunk_posted(100'000, 0);
+  fast.chunk_posted(200'000, 0);
   EXPECT_GT(slow.load(), fast.load());
 }
 
@@ -72,8 +72,8 @@ TEST(Link, AnIdleSpellIsNotTakenForASlowPath) {
   const double before = link.rate();
   for (int i = 1; i <= 100; ++i) {
     const std::int64_t at = now + i * 1'000'000'000LL;
-    const auto stamp = link.piece_posted(32 * 1024, at);
-    link.piece_delivered(32 * 1024, stamp, at + 427'680);  // the path's own rate and delay
+    const auto stamp = link.chunk_posted(32 * 1024, at);
+    link.chunk_delivered(32 * 1024, stamp, at + 427'680);  // the path's own rate and delay
   }
   EXPECT_GT(link.rate(), before * 0.9);
 }

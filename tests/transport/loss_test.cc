@@ -7,8 +7,8 @@ namespace {
 class LossTest : public FailoverTest {
  protected:
   void kill_peer() {
-    for (fabric::RemoteId life = 0; life < 2; ++life) {
-      for (auto* rail : rails_) rail->lose(life, true);
+    for (fabric::RemoteId epoch = 0; epoch < 2; ++epoch) {
+      for (auto* rail : rails_) rail->lose(epoch, true);
       pass(150);
     }
   }
@@ -69,12 +69,12 @@ TEST_F(LossTest, APeerThatRefusesEveryLinkAgainAndAgainHasGivenUsUp) {
   open(2);
   put_small();
   for (auto* rail : rails_) rail->lose(0);
-  for (fabric::RemoteId life = 1; life < 6 && !flow_->failed.load(); ++life) {
-    for (int i = 0; i < 300 && rails_[0]->connects.size() <= life; ++i) pass(1);
-    for (int i = 0; i < 300 && rails_[1]->connects.size() <= life; ++i) pass(1);
-    for (auto* rail : rails_) rail->lose(life, false, true);
+  for (fabric::RemoteId epoch = 1; epoch < 6 && !flow_->failed.load(); ++epoch) {
+    for (int i = 0; i < 300 && rails_[0]->connects.size() <= epoch; ++i) pass(1);
+    for (int i = 0; i < 300 && rails_[1]->connects.size() <= epoch; ++i) pass(1);
+    for (auto* rail : rails_) rail->lose(epoch, false, true);
     pass(1);
-    EXPECT_EQ(flow_->failed.load(), life >= 3) << "one refusal may have crossed a fence";
+    EXPECT_EQ(flow_->failed.load(), epoch >= 3) << "one refusal may have crossed a fence";
   }
   EXPECT_EQ(flow_->error.status(), Status::peer_lost);
 }
@@ -99,7 +99,7 @@ TEST_F(LossTest, APeersTimeBeginsWhenItOwesSomething) {
   open(1);
   // A fence whose confirmation finds no link keeps the route watched, and no new link comes about.
   rails_[0]->fence_answer = false;
-  rails_[0]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkPlace{0, 0, 0}.pack()}));
+  rails_[0]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkEnds{0, 0, 0}.pack()}));
   pass(1);
   rails_[0]->lose(0);
   rails_[0]->answer = fabric::Post::busy;
@@ -203,7 +203,8 @@ TEST_F(LossTest, ALinkThatThePeersThreadHasNotReadYetIsNotBlamed) {
   EXPECT_EQ(engine_->statistics().links_lost, 0U);
   // It goes on: with the next answer over rail 1 comes the one for rail 0.
   answer_pings(1, 1);
-  for (const auto& ping : late) rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposure, ping.offset}));
+  for (const auto& ping : late)
+    rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposed_region, ping.offset}));
   pass(15);
   EXPECT_EQ(engine_->statistics().links_lost, 0U);
 }
@@ -230,7 +231,7 @@ TEST_F(LossTest, AGoodbyeThatOvertakesTheLastFrameIsHeardWhenThatHasCome) {
   open(2);
   rails_[0]->deliver(notice({wire::RecordKind::leave, 0, 0, 0, 0}, {}, 1));
   pass(1);
-  EXPECT_FALSE(flow_->failed.load()) << "unit 0 is still on its way";
+  EXPECT_FALSE(flow_->failed.load()) << "segment 0 is still on its way";
   rails_[1]->deliver(frame(0, 5));
   pass(2);
   EXPECT_EQ(signals_[0], 5U);

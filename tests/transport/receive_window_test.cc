@@ -12,25 +12,25 @@ namespace {
 
 using Arrival = ReceiveWindow::Arrival;
 
-TEST(ReceiveWindow, EveryUnitTakesEffectOnceInOrderWhateverTheArrivalOrder) {
+TEST(ReceiveWindow, EverySegmentTakesEffectOnceInOrderWhateverTheArrivalOrder) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     Random random(seed);
     ReceiveWindow window;
-    // Units arrive shuffled inside a moving window, each twice.
-    constexpr std::uint32_t kUnits = 20000;
+    // Segments arrive shuffled inside a moving window, each twice.
+    constexpr std::uint32_t kSegments = 20000;
     constexpr std::uint32_t kAhead = 1500;
-    std::vector<std::uint32_t> order(std::size_t{2} * kUnits);
-    for (std::uint32_t i = 0; i < kUnits; ++i) order[2 * i] = order[2 * i + 1] = i;
+    std::vector<std::uint32_t> order(std::size_t{2} * kSegments);
+    for (std::uint32_t i = 0; i < kSegments; ++i) order[2 * i] = order[2 * i + 1] = i;
     for (std::size_t i = 0; i < order.size(); ++i) {
       std::swap(order[i], order[std::min(order.size() - 1, i + random.below(kAhead))]);
     }
     std::uint32_t fresh = 0;
-    for (const std::uint32_t unit : order) {
-      if (unit - window.next() < 0x80000000U && unit - window.next() >= wire::kMaxWindow) continue;
-      fresh += window.arrive(unit) == Arrival::fresh;
+    for (const std::uint32_t segment : order) {
+      if (segment - window.next() < 0x80000000U && segment - window.next() >= wire::kMaxWindow) continue;
+      fresh += window.arrive(segment) == Arrival::fresh;
       while (window.ready()) window.advance();
     }
-    EXPECT_LE(fresh, kUnits);
+    EXPECT_LE(fresh, kSegments);
     EXPECT_EQ(
         fresh, window.next() + [&] {
           std::uint32_t waiting = 0;
@@ -42,7 +42,7 @@ TEST(ReceiveWindow, EveryUnitTakesEffectOnceInOrderWhateverTheArrivalOrder) {
   }
 }
 
-TEST(ReceiveWindow, TellsDuplicatesAndStrangersApart) {
+TEST(ReceiveWindow, TellsDuplicatesAndOutsidersApart) {
   ReceiveWindow window;
   EXPECT_EQ(window.arrive(0), Arrival::fresh);
   EXPECT_EQ(window.arrive(0), Arrival::duplicate);
@@ -52,12 +52,12 @@ TEST(ReceiveWindow, TellsDuplicatesAndStrangersApart) {
   EXPECT_EQ(window.arrive(wire::kMaxWindow + 1), Arrival::outside);
 }
 
-TEST(ReceiveWindow, ExpandFindsTheUnitAroundEveryPosition) {
+TEST(ReceiveWindow, ExpandFindsTheSegmentAroundEveryPosition) {
   ReceiveWindow window;
   for (std::uint32_t step = 0; step < 40000; ++step) {
     for (const std::uint32_t ahead : {0U, 1U, 100U, wire::kMaxWindow - 1}) {
-      const std::uint32_t unit = window.next() + ahead;
-      ASSERT_EQ(window.expand(unit & wire::Immediate::kSequenceMask), unit);
+      const std::uint32_t segment = window.next() + ahead;
+      ASSERT_EQ(window.expand(segment & wire::Immediate::kSequenceMask), segment);
     }
     const std::uint32_t late = window.next() - 5;
     ASSERT_EQ(window.expand(late & wire::Immediate::kSequenceMask), late);
@@ -66,7 +66,7 @@ TEST(ReceiveWindow, ExpandFindsTheUnitAroundEveryPosition) {
   }
 }
 
-TEST(ReceiveWindow, AWordHoldsWhatEachUnitSays) {
+TEST(ReceiveWindow, AWordHoldsWhatEachSegmentSays) {
   std::uint32_t random = 12345;
   const auto draw = [&random](std::uint32_t below) { return (random = random * 1664525U + 1013904223U) % below; };
   ReceiveWindow window;

@@ -28,8 +28,8 @@ class RefusalTest : public EngineTest {
     std::uint32_t used = wire::kRecordsAt;
     for (auto [record, body] : records) {
       record.length = static_cast<std::uint16_t>(body.size());
-      std::byte* place = wire::FrameWriter::append(bytes.data(), used, record);
-      if (!body.empty()) std::memcpy(place, body.data(), body.size());
+      std::byte* at = wire::FrameWriter::append(bytes.data(), used, record);
+      if (!body.empty()) std::memcpy(at, body.data(), body.size());
     }
     wire::FrameHeader header;
     header.kind = kind;
@@ -48,13 +48,13 @@ class RefusalTest : public EngineTest {
     const std::pair<wire::RecordHeader, std::vector<std::byte>> only{record, {body.begin(), body.end()}};
     return frame_of(wire::FrameKind::notice, 0, std::span(&only, 1));
   }
-  /// The peer's word after a fence: `next`, and which of the 64 units from there on have arrived.
+  /// The peer's word after a fence: `next`, and which of the 64 segments from there on have arrived.
   void fenced(std::uint16_t link, std::uint32_t epoch, std::uint32_t next, std::uint64_t arrived, std::size_t over) {
     struct {
       wire::FencedBody body;
       std::uint64_t bits;
     } report{{next, 1}, arrived};
-    rails_[over]->deliver(notice({wire::RecordKind::fenced, 0, 0, epoch, wire::LinkPlace{link, link, link}.pack()},
+    rails_[over]->deliver(notice({wire::RecordKind::fenced, 0, 0, epoch, wire::LinkEnds{link, link, link}.pack()},
                                  std::as_bytes(std::span(&report, 1))));
     engine_->progress();
   }

@@ -23,19 +23,19 @@ class RefusingTest : public RefusalTest {
     rails_[0]->deliver(frame_of(wire::FrameKind::sequenced, sequence, records));
     engine_->progress();
   }
-  std::pair<wire::RecordHeader, std::vector<std::byte>> put(std::uint32_t exposure, std::uint64_t offset) const {
-    return {{wire::RecordKind::put, 0, 0, exposure, offset}, word(77)};
+  std::pair<wire::RecordHeader, std::vector<std::byte>> put(std::uint32_t exposed_region, std::uint64_t offset) const {
+    return {{wire::RecordKind::put, 0, 0, exposed_region, offset}, word(77)};
   }
-  std::pair<wire::RecordHeader, std::vector<std::byte>> signal(std::uint32_t exposure, bool joined = false,
+  std::pair<wire::RecordHeader, std::vector<std::byte>> signal(std::uint32_t exposed_region, bool joined = false,
                                                                std::uint8_t op = 0, std::uint64_t index = 0) const {
     const auto kind = joined ? wire::joined(wire::RecordKind::signal) : wire::RecordKind::signal;
-    return {{kind, op, 0, exposure, index}, word(1)};
+    return {{kind, op, 0, exposed_region, index}, word(1)};
   }
   std::pair<wire::RecordHeader, std::vector<std::byte>> atomic(std::uint8_t op, std::uint64_t offset,
                                                                std::uint32_t request = 0) const {
     const wire::AtomicBody body{1, 0, request, 8};
     const auto bytes = std::as_bytes(std::span(&body, 1));
-    return {{wire::RecordKind::atomic, op, 0, exposure_id_, offset}, {bytes.begin(), bytes.end()}};
+    return {{wire::RecordKind::atomic, op, 0, exposed_region_id_, offset}, {bytes.begin(), bytes.end()}};
   }
   /// The refusals of the last notice that tells of some.
   std::vector<wire::RefusedRecords> told() const {
@@ -60,10 +60,10 @@ class RefusingTest : public RefusalTest {
 
 TEST_F(RefusingTest, EveryCauseIsTold) {
   open();
-  const std::uint32_t gone = exposure_id_ + 1;
-  deliver(
-      0, {put(gone, 0), put(exposure_id_, 1U << 20U), signal(exposure_id_, false, 9),
-          signal(exposure_id_, false, 0, 99), atomic(77, 0), atomic(0, 4), atomic(0, 1U << 20U), signal(exposure_id_)});
+  const std::uint32_t gone = exposed_region_id_ + 1;
+  deliver(0, {put(gone, 0), put(exposed_region_id_, 1U << 20U), signal(exposed_region_id_, false, 9),
+              signal(exposed_region_id_, false, 0, 99), atomic(77, 0), atomic(0, 4), atomic(0, 1U << 20U),
+              signal(exposed_region_id_)});
   pass(2);
   EXPECT_EQ(signals_[0], 1U) << "the last one is good";
   std::vector<FailureCause> causes;
@@ -81,9 +81,9 @@ TEST_F(RefusingTest, EveryCauseIsTold) {
 
 TEST_F(RefusingTest, NothingIsAcknowledgedBeforeTheOriginKnows) {
   open();
-  deliver(0, {signal(exposure_id_)});
-  deliver(1, {signal(exposure_id_ + 1)});
-  deliver(2, {signal(exposure_id_)});
+  deliver(0, {signal(exposed_region_id_)});
+  deliver(1, {signal(exposed_region_id_ + 1)});
+  deliver(2, {signal(exposed_region_id_)});
   pass(5);
   EXPECT_EQ(signals_[0], 2U) << "the flow goes on";
   EXPECT_EQ(tellings(), 1U);
@@ -101,7 +101,8 @@ TEST_F(RefusingTest, NothingIsAcknowledgedBeforeTheOriginKnows) {
 
 TEST_F(RefusingTest, TheSignalOfARefusedPutIsNotApplied) {
   open();
-  deliver(0, {put(exposure_id_, 1U << 20U), signal(exposure_id_, true), signal(exposure_id_, false, 0, 1)});
+  deliver(0, {put(exposed_region_id_, 1U << 20U), signal(exposed_region_id_, true),
+              signal(exposed_region_id_, false, 0, 1)});
   pass(2);
   EXPECT_EQ(signals_[0], 0U);
   EXPECT_EQ(signals_[1], 1U) << "that one is of another operation";
@@ -127,7 +128,8 @@ TEST_F(RefusingTest, AFetchIsToldByItsReplyAlone) {
 
 TEST_F(RefusingTest, AFrameThatSaysNothingFillsItsPlaceAndTakesItsSignalAway) {
   open();
-  deliver(3, {signal(exposure_id_), signal(exposure_id_, false, 0, 1)});  // came early: the signal of units 0 to 2
+  deliver(3, {signal(exposed_region_id_),
+              signal(exposed_region_id_, false, 0, 1)});  // came early: the signal of segments 0 to 2
   deliver(1, {{{wire::RecordKind::nothing, 0, 0, 1, 3}, {}}});
   chunk_lands(0);
   engine_->progress();
@@ -136,7 +138,7 @@ TEST_F(RefusingTest, AFrameThatSaysNothingFillsItsPlaceAndTakesItsSignalAway) {
   engine_->progress();
   EXPECT_EQ(signals_[0], 0U) << "its put has failed";
   EXPECT_EQ(signals_[1], 1U) << "this one is of another operation";
-  deliver(4, {signal(exposure_id_)});
+  deliver(4, {signal(exposed_region_id_)});
   EXPECT_EQ(signals_[0], 1U);
   EXPECT_EQ(tellings(), 0U);
 }
@@ -145,7 +147,7 @@ TEST_F(RefusingTest, MoreRefusalsThanANoticeHoldsAreToldInTurn) {
   open();
   constexpr std::uint32_t kFrames = 100;
   for (std::uint32_t i = 0; i < kFrames; ++i) {
-    deliver(i, {signal(exposure_id_ + 1)});
+    deliver(i, {signal(exposed_region_id_ + 1)});
     pass(1);
   }
   std::size_t known = 0;

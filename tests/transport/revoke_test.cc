@@ -117,12 +117,12 @@ TEST_F(RevokeTest, AReadUnderWayFailsWhenItsRailHasLetGoOfIt) {
   ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(2 * kChunk), Operation::Kind::read, good));
   engine_->revoke(*region_);
   EXPECT_EQ(held(), 0U);
-  // Both links carried a piece of it: they are made anew, and the innocent read goes out again.
+  // Both links carried a chunk of it: they are made anew, and the innocent read goes out again.
   for (int i = 0; i < 60; ++i) {
     pass(5);
     for (std::size_t rail = 0; rail < 2; ++rail) {
       for (const auto& ping : rails_[rail]->notices(wire::RecordKind::ping))
-        rails_[rail]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposure, ping.offset}));
+        rails_[rail]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposed_region, ping.offset}));
     }
   }
   fenced(0, 0, 0, 0, 0);

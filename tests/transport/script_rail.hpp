@@ -24,14 +24,14 @@ class ScriptRail final : public fabric::Rail {
     }
   };
   struct Written {
-    fabric::RemotePiece to;
-    fabric::LocalPiece from;
+    fabric::RemoteChunk to;
+    fabric::LocalChunk from;
     fabric::WriteOptions options;
     fabric::PostContext* context;
   };
   struct Read {
-    fabric::RemotePiece from;
-    fabric::LocalPiece to;
+    fabric::RemoteChunk from;
+    fabric::LocalChunk to;
     fabric::PostContext* context;
   };
 
@@ -75,25 +75,25 @@ class ScriptRail final : public fabric::Rail {
   }
   void revoke(const fabric::Registration&) override { --registrations; }
 
-  fabric::Post send(fabric::RemoteId remote, fabric::LocalPiece message, fabric::PostContext* context) override {
+  fabric::Post send(fabric::RemoteId remote, fabric::LocalChunk message, fabric::PostContext* context) override {
     if (answer != fabric::Post::posted) return answer;
     const auto* data = static_cast<const std::byte*>(message.address);
     sends.push_back({remote, std::vector<std::byte>(data, data + message.bytes), context});
     end(fabric::Event::Kind::sent, remote, 0, context);
     return fabric::Post::posted;
   }
-  fabric::Post receive(fabric::LocalPiece buffer, fabric::PostContext* context) override {
+  fabric::Post receive(fabric::LocalChunk buffer, fabric::PostContext* context) override {
     receives.emplace_back(buffer, context);
     return fabric::Post::posted;
   }
-  fabric::Post write(fabric::RemotePiece to, fabric::LocalPiece from, fabric::WriteOptions options,
+  fabric::Post write(fabric::RemoteChunk to, fabric::LocalChunk from, fabric::WriteOptions options,
                      fabric::PostContext* context) override {
     if (answer != fabric::Post::posted) return answer;
     writes.push_back({to, from, options, context});
     end(fabric::Event::Kind::written, to.remote, from.bytes, context);
     return fabric::Post::posted;
   }
-  fabric::Post read(fabric::RemotePiece from, fabric::LocalPiece to, fabric::PostContext* context) override {
+  fabric::Post read(fabric::RemoteChunk from, fabric::LocalChunk to, fabric::PostContext* context) override {
     if (answer != fabric::Post::posted) return answer;
     reads.push_back({from, to, context});
     held.push_back({from.remote, context});
@@ -166,7 +166,7 @@ class ScriptRail final : public fabric::Rail {
   std::vector<Sent> sends;
   std::vector<Written> writes;
   std::vector<Read> reads;
-  std::deque<std::pair<fabric::LocalPiece, fabric::PostContext*>> receives;
+  std::deque<std::pair<fabric::LocalChunk, fabric::PostContext*>> receives;
   std::deque<fabric::Event> events;
   std::size_t polls = 0;
   std::size_t disconnects = 0;

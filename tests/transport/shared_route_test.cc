@@ -14,7 +14,7 @@ namespace {
 class Recorder final : public Inbox {
  public:
   bool on_message(const wire::RecordHeader& header, std::span<const std::byte>) override {
-    messages.push_back(header.exposure);
+    messages.push_back(header.exposed_region);
     return true;
   }
   void on_completed() override { ++completions; }
@@ -191,8 +191,8 @@ TEST_F(SharedRoute, T8AFlowThatCloseWithOperationsUnderWayKeepsItsIdUntilTheRail
   pass();
   EXPECT_EQ(engine_->flow_count(), 1U);
   EXPECT_EQ(two_.failures, 0);
-  const std::uint32_t units = neighbour->next_sequence;
-  rails_[0]->deliver(frame(neighbour->id, 200, 0, 5, units));
+  const std::uint32_t segments = neighbour->next_sequence;
+  rails_[0]->deliver(frame(neighbour->id, 200, 0, 5, segments));
   pass();
   EXPECT_EQ(neighbour->outstanding.load(), 0U) << "what the neighbour had under way is complete";
   EXPECT_EQ(two_.messages, std::vector<std::uint32_t>{5});

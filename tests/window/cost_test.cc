@@ -85,8 +85,8 @@ TEST(Cost, QuietWithNothingOutstandingAndReadSignalTakeNoLock) {
     must(window.barrier());
     must(world.barrier());
     {
-      // Somebody else has the baton: a call that needs it would not come back.
-      const transport::BatonHold hold(window_detail::WorldAccess::state(world).engine->baton());
+      // Somebody else has the progress lock: a call that needs it would not come back.
+      const transport::ProgressGuard hold(window_detail::WorldAccess::state(world).engine->progress_lock());
       std::thread other([&] {
         must(window.quiet());
         must(window.quiet(1 - world.rank()));

@@ -38,7 +38,7 @@ auto all_but(std::set<int> off) {
 }
 
 TEST(Direct, EveryByteIsThereAtItsSignal) {
-  run_processes(2, [](World& world, ProcessMeeting&) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
     constexpr std::size_t kMost = 8 << 20;
     auto window = must(Window::allocate(world, kMost));
     Random random(11);
@@ -75,7 +75,7 @@ TEST(Direct, EveryByteIsThereAtItsSignal) {
 }
 
 TEST(Direct, AStreamOfPutsIsCoveredByItsSignal) {
-  run_processes(2, [](World& world, ProcessMeeting&) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
     constexpr std::size_t kBytes = 1 << 20;
     auto window = must(Window::allocate(world, kBytes));
     Random sizes(7);
@@ -101,7 +101,7 @@ TEST(Direct, AStreamOfPutsIsCoveredByItsSignal) {
 }
 
 TEST(Direct, GetsAndEveryAtomicWork) {
-  run_processes(2, [](World& world, ProcessMeeting&) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
     constexpr std::size_t kBytes = 2 << 20;
     auto window = must(Window::allocate(world, kBytes));
     const auto mine = pattern(kBytes, static_cast<std::uint64_t>(world.rank()));
@@ -128,7 +128,7 @@ TEST(Direct, GetsAndEveryAtomicWork) {
 
 TEST(Direct, ManyOriginsAddToOneSignal) {
   constexpr int kRanks = 4;
-  run_processes(kRanks, [](World& world, ProcessMeeting&) {
+  run_processes(kRanks, [](World& world, ProcessRendezvous&) {
     constexpr std::uint64_t kPuts = 20'000;
     auto window = must(Window::allocate(world, 4096));
     must(window.barrier());  // all at once
@@ -153,7 +153,7 @@ TEST(Direct, ManyOriginsAddToOneSignal) {
 /// Rank 3 comes over the rails, and rank 0's engine applies what it sends; the others use rank 0's memory themselves.
 TEST(Direct, BothWaysMeetOnOneWord) {
   constexpr int kRanks = 4;
-  run_processes(kRanks, all_but({3}), [](World& world, ProcessMeeting&) {
+  run_processes(kRanks, all_but({3}), [](World& world, ProcessRendezvous&) {
     constexpr std::uint64_t kTimes = 5000;
     auto window = must(Window::allocate(world, 4096));
     must(window.barrier());
@@ -184,7 +184,7 @@ TEST(Direct, BothWaysMeetOnOneWord) {
 
 /// The adopted window's puts take the engine; the signal could overtake them, and must not.
 TEST(Direct, ASignalStaysBehindAPutOfTheEngine) {
-  run_processes(2, [](World& world, ProcessMeeting&) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
     constexpr std::size_t kBytes = 2 << 20;
     std::vector<std::byte> memory(kBytes);
     auto adopted = must(Window::adopt(world, memory));
@@ -223,7 +223,7 @@ TEST(Direct, ASignalStaysBehindAPutOfTheEngine) {
 
 /// Two ranks put to a third and look at what the other put there: one of them at least must see it.
 TEST(Direct, AFenceKeepsAGetBehindAPut) {
-  run_processes(3, [](World& world, ProcessMeeting& meeting) {
+  run_processes(3, [](World& world, ProcessRendezvous& rendezvous) {
     auto window = must(Window::allocate(world, 4096, {.signals = 8}));
     for (std::uint64_t round = 1; round <= 1000; ++round) {
       must(window.barrier());
@@ -237,11 +237,11 @@ TEST(Direct, AFenceKeepsAGetBehindAPut) {
         }
         std::uint64_t theirs = 0;
         must(window.wait(must(window.get(2, 64 - mine * 64, &theirs, sizeof theirs))));
-        meeting.notes[mine].store(theirs);
+        rendezvous.notes[mine].store(theirs);
       }
       must(window.barrier());
       if (world.rank() == 2) {
-        ASSERT_EQ(std::max(meeting.notes[0].load(), meeting.notes[1].load()), round);
+        ASSERT_EQ(std::max(rendezvous.notes[0].load(), rendezvous.notes[1].load()), round);
       }
     }
     must(window.close());
@@ -249,7 +249,7 @@ TEST(Direct, AFenceKeepsAGetBehindAPut) {
 }
 
 TEST(Direct, SignalsInTheCallersMemoryGoThroughTheEngine) {
-  run_processes(2, [](World& world, ProcessMeeting&) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
     std::array<std::uint64_t, 4> signals{};
     WindowOptions options;
     options.signal_memory = signals;
@@ -276,7 +276,7 @@ TEST(Direct, SignalsInTheCallersMemoryGoThroughTheEngine) {
 
 /// Rank 0 waits for rank 1, which waits for rank 2, which comes over the rails and needs rank 0's engine first.
 TEST(Direct, WhoWaitsForAStoreServesTheRailsMeanwhile) {
-  run_processes(3, all_but({2}), [](World& world, ProcessMeeting&) {
+  run_processes(3, all_but({2}), [](World& world, ProcessRendezvous&) {
     auto window = must(Window::allocate(world, 1 << 20));
     const auto source = pattern(1 << 20, 1);
     for (std::uint64_t round = 1; round <= 20; ++round) {
@@ -301,12 +301,12 @@ TEST(Direct, WhoWaitsForAStoreServesTheRailsMeanwhile) {
 
 TEST(Direct, BarriersHoldEveryoneBack) {
   constexpr int kRanks = 5;
-  run_processes(kRanks, [](World& world, ProcessMeeting& meeting) {
+  run_processes(kRanks, [](World& world, ProcessRendezvous& rendezvous) {
     auto window = must(Window::allocate(world, 64));
     for (std::uint64_t round = 1; round <= 200; ++round) {
-      ++meeting.notes[0];
+      ++rendezvous.notes[0];
       must(window.barrier());
-      ASSERT_GE(meeting.notes[0].load(), kRanks * round);
+      ASSERT_GE(rendezvous.notes[0].load(), kRanks * round);
       must(window.barrier());
     }
     must(window.close());
@@ -315,20 +315,20 @@ TEST(Direct, BarriersHoldEveryoneBack) {
 
 TEST(Direct, APeerThatIsKilledIsNamed) {
   run_processes(3,
-                [](World& world, ProcessMeeting& meeting) {
+                [](World& world, ProcessRendezvous& rendezvous) {
                   auto window = must(Window::allocate(world, 4096));
                   must(window.barrier());
                   const std::uint64_t value = 7;
                   if (world.rank() == 2) {
                     must(window.signal(0, {0, 1}));
                     must(window.signal(1, {0, 1}));
-                    while (meeting.notes[0].load() < 2) world.progress();
+                    while (rendezvous.notes[0].load() < 2) world.progress();
                     ::raise(SIGKILL);
                   }
                   must(window.wait_signal(0, Comparison::equal, 1));
                   must(window.put(2, 0, &value, sizeof value));
                   EXPECT_GT(world.statistics().direct_puts, 0U);
-                  ++meeting.notes[0];
+                  ++rendezvous.notes[0];
                   // Puts alone: they make the passes in which the loss is noticed.
                   Result<void> told;
                   while (told.ok()) {
@@ -354,7 +354,7 @@ TEST(Direct, APeerThatIsKilledIsNamed) {
 }
 
 TEST(Direct, ARankThatLeavesInPeaceIsNotLost) {
-  run_processes(2, [](World& world, ProcessMeeting& meeting) {
+  run_processes(2, [](World& world, ProcessRendezvous& rendezvous) {
     auto window = must(Window::allocate(world, 4096));
     if (world.rank() == 0) {
       must(window.signal(1, {0, 1}));
@@ -366,7 +366,7 @@ TEST(Direct, ARankThatLeavesInPeaceIsNotLost) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
     while (std::chrono::steady_clock::now() < until) world.progress();
     EXPECT_EQ(world.statistics().peers_lost, 0U);
-    meeting.notes[0] = 1;
+    rendezvous.notes[0] = 1;
   });
 }
 
@@ -383,7 +383,7 @@ std::size_t heaps() {
 }
 
 TEST(Direct, NothingIsLeftOfAWindow) {
-  run_processes(3, [](World& world, ProcessMeeting&) {
+  run_processes(3, [](World& world, ProcessRendezvous&) {
     {
       // What peers cost is there once.
       auto window = must(Window::allocate(world, 4096));
@@ -412,7 +412,7 @@ TEST(Direct, NothingIsLeftOfAWindow) {
 
 TEST(Direct, OffMeansOff) {
   for (const std::set<int>& off : {std::set<int>{0, 1}, std::set<int>{0}}) {
-    run_processes(2, all_but(off), [](World& world, ProcessMeeting&) {
+    run_processes(2, all_but(off), [](World& world, ProcessRendezvous&) {
       auto window = must(Window::allocate(world, 4096));
       const std::uint64_t value = 3;
       must(window.put_signal(1 - world.rank(), 0, &value, sizeof value, {0, 1}));
@@ -428,7 +428,7 @@ TEST(Direct, OffMeansOff) {
 }
 
 TEST(Direct, WithoutAHeapTheRailsCarryEverything) {
-  run_processes(2, [](World& world, ProcessMeeting&) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
     if (world.rank() == 1) {
       const rlimit limit{4096, 4096};
       ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -465,7 +465,7 @@ TEST(Direct, WhoeverLiesAboutItsHeapIsReachedByTheRails) {
        {Lie{"machine", 0}, Lie{"process space", kText}, Lie{"pid", kText + 11}, Lie{"fd", kText + 12},
         Lie{"device", kText + 16}, Lie{"inode", kText + 24}, Lie{"bytes", kText + 33}, Lie{"identity", kText + 40}}) {
     SCOPED_TRACE(lie.what);
-    run_processes(2, [&](World& world, ProcessMeeting& meeting) {
+    run_processes(2, [&](World& world, ProcessRendezvous& rendezvous) {
       constexpr std::size_t kBytes = 50'000;
       auto assembly = WindowAssembly::begin(world, kBytes, {});
       auto mine = assembly.contribution();
@@ -476,7 +476,7 @@ TEST(Direct, WhoeverLiesAboutItsHeapIsReachedByTheRails) {
         ASSERT_NE(at, mine.end());
         at[lie.field] ^= std::byte{1};
       }
-      auto all = must(meeting.meet(world.rank(), world.size(), mine, {}));
+      auto all = must(rendezvous.meet(world.rank(), world.size(), mine, {}));
       auto window = must(assembly.finish(all));
       const auto sent = pattern(kBytes, 5);
       must(window.put_signal(1 - world.rank(), 0, sent.data(), kBytes, {0, 1}));
@@ -491,7 +491,7 @@ TEST(Direct, WhoeverLiesAboutItsHeapIsReachedByTheRails) {
 
 /// The heap is the right one, but too short for the window that its owner claims.
 TEST(Direct, AHeapShorterThanItsWindowIsNotUsed) {
-  run_processes(2, [](World& world, ProcessMeeting& meeting) {
+  run_processes(2, [](World& world, ProcessRendezvous& rendezvous) {
     WindowOptions options;
     options.per_rank = true;
     auto assembly = WindowAssembly::begin(world, 4096, options);
@@ -502,7 +502,7 @@ TEST(Direct, AHeapShorterThanItsWindowIsNotUsed) {
                                                std::byte{0}, std::byte{0}, std::byte{0}, std::byte{0x80}};
       std::copy(kHuge.begin(), kHuge.end(), mine.begin() + 8);
     }
-    auto all = must(meeting.meet(world.rank(), world.size(), mine, {}));
+    auto all = must(rendezvous.meet(world.rank(), world.size(), mine, {}));
     auto window = must(assembly.finish(all));
     const std::uint64_t value = 3;
     must(window.put_signal(1 - world.rank(), 0, &value, sizeof value, {0, 1}));

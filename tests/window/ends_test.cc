@@ -34,7 +34,7 @@ TEST_P(EndsTest, AWindowThatEndsAloneGivesItsMemoryBack) {
     mine.shared_memory = GetParam();
     return mine;
   };
-  run_processes(2, settings, [](World& world, ProcessMeeting& meeting) {
+  run_processes(2, settings, [](World& world, ProcessRendezvous& rendezvous) {
     const std::span<std::byte> memory = map_fresh(nullptr);
     auto other = must(Window::allocate(world, 4096));
     {
@@ -43,12 +43,12 @@ TEST_P(EndsTest, AWindowThatEndsAloneGivesItsMemoryBack) {
         std::ranges::fill(memory, std::byte{0xee});
         std::size_t failures = 0;
         Status last = Status::ok;
-        while (meeting.notes[1] == 0 || failures == 0) {
+        while (rendezvous.notes[1] == 0 || failures == 0) {
           // Long ones, short ones and signals: all end when the window does.
           auto ticket = window.put(1, 0, memory.data(), kEndBytes);
           if (ticket) ticket = window.put_signal(1, 8, memory.data(), 64, {3, 1});
           const auto waited = ticket ? window.wait(*ticket) : Result<void>(std::move(ticket.error()));
-          meeting.notes[0].fetch_add(1);
+          rendezvous.notes[0].fetch_add(1);
           if (waited) continue;
           ++failures;
           last = waited.status();
@@ -60,7 +60,7 @@ TEST_P(EndsTest, AWindowThatEndsAloneGivesItsMemoryBack) {
         EXPECT_NE(last, Status::peer_lost);
         EXPECT_NE(last, Status::timeout);
       } else {
-        while (meeting.notes[0] < 3) world.progress();
+        while (rendezvous.notes[0] < 3) world.progress();
       }
     }
     if (world.rank() == 1) {
@@ -71,7 +71,7 @@ TEST_P(EndsTest, AWindowThatEndsAloneGivesItsMemoryBack) {
         std::this_thread::sleep_for(milliseconds(10));
       }
       EXPECT_EQ(std::ranges::count(fresh, std::byte{0x5a}), static_cast<std::ptrdiff_t>(kEndBytes));
-      meeting.notes[1] = 1;
+      rendezvous.notes[1] = 1;
     }
     // Nothing else has come to harm.
     must(other.signal(1 - world.rank(), {0, 1}));

@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(Mixes, GpuWindows,
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(GpuWindows, EveryByteIsThereAtItsSignal) {
-  run_processes(2, [mix = GetParam()](World& world, ProcessMeeting&) {
+  run_processes(2, [mix = GetParam()](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     AnyMemory memory(gpu, world.rank() == 0 ? mix.window_of_0 : mix.window_of_1, kWindow);
     AnyMemory source(gpu, mix.caller, kWindow + 64);
@@ -100,7 +100,7 @@ TEST_P(GpuWindows, EveryByteIsThereAtItsSignal) {
 }
 
 TEST_P(GpuWindows, GetsBringWhatIsThere) {
-  run_processes(2, [mix = GetParam()](World& world, ProcessMeeting&) {
+  run_processes(2, [mix = GetParam()](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     AnyMemory memory(gpu, world.rank() == 0 ? mix.window_of_0 : mix.window_of_1, kWindow);
     AnyMemory destination(gpu, mix.caller, kWindow + 64);
@@ -124,7 +124,7 @@ TEST_P(GpuWindows, GetsBringWhatIsThere) {
 }
 
 TEST_P(GpuWindows, ARankReachesItsOwnPart) {
-  run_processes(1, [mix = GetParam()](World& world, ProcessMeeting&) {
+  run_processes(1, [mix = GetParam()](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     AnyMemory memory(gpu, mix.window_of_0, kWindow);
     AnyMemory other(gpu, mix.caller, kWindow);
@@ -144,7 +144,7 @@ TEST_P(GpuWindows, ARankReachesItsOwnPart) {
 }
 
 TEST(GpuWindow, AValueIsTakenAtTheCall) {
-  run_processes(2, [](World& world, ProcessMeeting&) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory memory(gpu, 4096);
     auto window = must(Window::adopt(world, {memory.data(), memory.size()}));
@@ -165,7 +165,7 @@ TEST(GpuWindow, AValueIsTakenAtTheCall) {
 }
 
 TEST(GpuWindow, AtomicsOnItAreRefusedWithTheReason) {
-  run_processes(2, [](World& world, ProcessMeeting&) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory memory(gpu, 4096);
     auto window = must(Window::adopt(world, {memory.data(), memory.size()}));
@@ -181,7 +181,7 @@ TEST(GpuWindow, AtomicsOnItAreRefusedWithTheReason) {
 }
 
 TEST(GpuWindow, ARangeThatLeavesItsAllocationIsRefused) {
-  run_processes(1, [](World& world, ProcessMeeting&) {
+  run_processes(1, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory memory(gpu, 1 << 21);
     const auto refused = Window::adopt(world, {memory.data() + 4096, memory.size()});
@@ -192,7 +192,7 @@ TEST(GpuWindow, ARangeThatLeavesItsAllocationIsRefused) {
 
 /// The window ends while a peer's puts are under way, its memory goes and other memory comes there.
 TEST(GpuWindow, NothingIsWrittenAfterItsEnd) {
-  run_processes(2, [](World& world, ProcessMeeting& meeting) {
+  run_processes(2, [](World& world, ProcessRendezvous& rendezvous) {
     const Gpu gpu;
     if (gpu.is_double()) gpu.call<void(unsigned)>("cuda_double_set_copy_us")(300);
     const GpuMemory source(gpu, kWindow);
@@ -203,14 +203,14 @@ TEST(GpuWindow, NothingIsWrittenAfterItsEnd) {
         auto window = must(Window::adopt(world, {memory.data(), memory.size()}));
         if (world.rank() == 0) {
           for (int i = 0; i < 20; ++i) (void)window.put_signal(1, 0, source.data(), kWindow / 4, {0, 1});
-          while (meeting.notes[0].load() < round) world.progress();
+          while (rendezvous.notes[0].load() < round) world.progress();
         } else {
           must(window.wait_signal(0, Comparison::greater_equal, round % 3));
         }
       }  // it ends without its peer
       if (world.rank() == 1) {
         memory.fill(std::vector<std::byte>(kWindow));
-        meeting.notes[0].store(round);
+        rendezvous.notes[0].store(round);
         for (int i = 0; i < 2000; ++i) world.progress();
         const auto now = memory.read(0, kWindow);
         ASSERT_EQ(std::ranges::count(now, std::byte{0xee}), 0) << "round " << round;

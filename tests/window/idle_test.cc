@@ -46,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(Rails, IdleTest,
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(IdleTest, AnIdleWorldSleeps) {
-  run_processes(2, settings, [](World& world, ProcessMeeting&) {
+  run_processes(2, settings, [](World& world, ProcessRendezvous&) {
     std::vector<std::byte> memory(4096);
     std::vector<std::uint64_t> signals(8);
     auto window = make(world, memory, signals);
@@ -61,7 +61,7 @@ TEST_P(IdleTest, AnIdleWorldSleeps) {
 }
 
 TEST_P(IdleTest, ALongWaitSleepsAndIsWoken) {
-  run_processes(2, settings, [](World& world, ProcessMeeting&) {
+  run_processes(2, settings, [](World& world, ProcessRendezvous&) {
     std::vector<std::byte> memory(4096);
     std::vector<std::uint64_t> signals(8);
     auto window = make(world, memory, signals);
@@ -91,14 +91,14 @@ TEST_P(IdleTest, ARankThatComputesKeepsItsPeers) {
     mine.peer_timeout_ms = 500;
     return mine;
   };
-  run_processes(2, impatient, [](World& world, ProcessMeeting& meeting) {
+  run_processes(2, impatient, [](World& world, ProcessRendezvous& rendezvous) {
     std::vector<std::byte> memory(1 << 20);
     std::vector<std::uint64_t> signals(8);
     auto window = make(world, memory, signals);
     must(window.barrier());
     if (world.rank() == 1) {
       const auto until = std::chrono::steady_clock::now() + seconds(3);
-      while (std::chrono::steady_clock::now() < until) meeting.notes[0].fetch_add(1);
+      while (std::chrono::steady_clock::now() < until) rendezvous.notes[0].fetch_add(1);
     } else {
       std::vector<std::byte> source(1 << 20, std::byte{7});
       for (int i = 0; i < 20; ++i) {
@@ -124,7 +124,7 @@ TEST_P(IdleTest, AnEventLoopIsWoken) {
       mine.progress = progress;
       return mine;
     };
-    run_processes(2, quiet_settings, [](World& world, ProcessMeeting&) {
+    run_processes(2, quiet_settings, [](World& world, ProcessRendezvous&) {
       std::vector<std::byte> memory(4096);
       std::vector<std::uint64_t> signals(8);
       auto window = make(world, memory, signals);
@@ -166,7 +166,7 @@ TEST_P(IdleTest, EveryWaitingPolicyWorks) {
       mine.wait = policy;
       return mine;
     };
-    run_processes(2, waiting, [](World& world, ProcessMeeting&) {
+    run_processes(2, waiting, [](World& world, ProcessRendezvous&) {
       std::vector<std::byte> memory(1 << 16);
       std::vector<std::uint64_t> signals(8);
       auto window = make(world, memory, signals);

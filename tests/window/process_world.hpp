@@ -19,21 +19,22 @@
 namespace railyard {
 
 /// Where the processes meet: memory that the test shares with its children.
-class ProcessMeeting {
+class ProcessRendezvous {
  public:
   static constexpr int kMostRanks = 8;
   static constexpr std::size_t kMostBytes = 32768;
 
-  static ProcessMeeting* make() {
-    void* memory = ::mmap(nullptr, sizeof(ProcessMeeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return memory == MAP_FAILED ? nullptr : new (memory) ProcessMeeting;
+  static ProcessRendezvous* make() {
+    void* memory =
+        ::mmap(nullptr, sizeof(ProcessRendezvous), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? nullptr : new (memory) ProcessRendezvous;
   }
 
   Result<std::vector<std::vector<std::byte>>> meet(int rank, int size, std::span<const std::byte> mine,
                                                    Deadline deadline) {
     const std::uint32_t round = round_.load();
-    auto& places = places_[round % 2];  // the last round's may still be being read
-    Place& place = places[static_cast<std::size_t>(rank)];
+    auto& slots = slots_[round % 2];  // the last round's may still be being read
+    Slot& place = slots[static_cast<std::size_t>(rank)];
     if (mine.size() > kMostBytes) return Error(Status::out_of_range, "a contribution too long for the test");
     std::copy(mine.begin(), mine.end(), place.bytes.begin());
     place.used = mine.size();
@@ -49,7 +50,7 @@ class ProcessMeeting {
     }
     std::vector<std::vector<std::byte>> all;
     for (int i = 0; i < size; ++i) {
-      const Place& theirs = places[static_cast<std::size_t>(i)];
+      const Slot& theirs = slots[static_cast<std::size_t>(i)];
       all.emplace_back(theirs.bytes.begin(), theirs.bytes.begin() + static_cast<std::ptrdiff_t>(theirs.used));
     }
     return all;
@@ -58,31 +59,31 @@ class ProcessMeeting {
   std::array<std::atomic<std::uint64_t>, 8> notes{};  ///< for the test's own use; zero at the start
 
  private:
-  struct Place {
+  struct Slot {
     std::size_t used = 0;
     std::array<std::byte, kMostBytes> bytes{};
   };
   std::atomic<int> arrived_{0};
   std::atomic<std::uint32_t> round_{0};
-  std::array<std::array<Place, kMostRanks>, 2> places_{};
+  std::array<std::array<Slot, kMostRanks>, 2> slots_{};
 };
 
 class ProcessBootstrap final : public Bootstrap {
  public:
-  ProcessBootstrap(ProcessMeeting& place, int rank, int size) : place_(place), rank_(rank), size_(size) {}
+  ProcessBootstrap(ProcessRendezvous& place, int rank, int size) : rendezvous_(place), rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Result<std::vector<std::vector<std::byte>>> allgather(std::span<const std::byte> mine, Deadline deadline) override {
-    return place_.meet(rank_, size_, mine, deadline);
+    return rendezvous_.meet(rank_, size_, mine, deadline);
   }
   Result<void> barrier(Deadline deadline) override {
-    auto met = place_.meet(rank_, size_, {}, deadline);
+    auto met = rendezvous_.meet(rank_, size_, {}, deadline);
     return met ? Result<void>() : Result<void>(std::move(met.error()));
   }
   std::string describe() const override { return "processes forked by a test"; }
 
  private:
-  ProcessMeeting& place_;
+  ProcessRendezvous& rendezvous_;
   int rank_;
   int size_;
 };
@@ -90,15 +91,16 @@ class ProcessBootstrap final : public Bootstrap {
 /// Runs `body` as every rank, each in a process of its own; settings by rank. `killed`: ranks that do not end by
 /// themselves.
 inline void run_processes(int size, const std::function<Settings(int)>& settings,
-                          const std::function<void(World&, ProcessMeeting&)>& body, const std::set<int>& killed = {}) {
-  ProcessMeeting* meeting = ProcessMeeting::make();
-  ASSERT_NE(meeting, nullptr);
+                          const std::function<void(World&, ProcessRendezvous&)>& body,
+                          const std::set<int>& killed = {}) {
+  ProcessRendezvous* rendezvous = ProcessRendezvous::make();
+  ASSERT_NE(rendezvous, nullptr);
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      ProcessBootstrap bootstrap(*meeting, rank, size);
+      ProcessBootstrap bootstrap(*rendezvous, rank, size);
       const Settings mine = settings(rank);
       WorldOptions options;
       options.settings = &mine;
@@ -106,7 +108,7 @@ inline void run_processes(int size, const std::function<Settings(int)>& settings
       {
         auto world = World::open(options);
         EXPECT_TRUE(world) << world.error().text();
-        if (world) body(*world, *meeting);
+        if (world) body(*world, *rendezvous);
       }
       ::fflush(nullptr);
       ::_exit(::testing::Test::HasFailure() ? 1 : 0);
@@ -123,7 +125,7 @@ inline void run_processes(int size, const std::function<Settings(int)>& settings
       EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank << ": status " << status;
     }
   }
-  ::munmap(meeting, sizeof *meeting);
+  ::munmap(rendezvous, sizeof *rendezvous);
 }
 
 /// Peers' windows are mapped where they can be.
@@ -133,7 +135,7 @@ inline Settings direct_settings(int /*rank*/ = 0) {
   return settings;
 }
 
-inline void run_processes(int size, const std::function<void(World&, ProcessMeeting&)>& body,
+inline void run_processes(int size, const std::function<void(World&, ProcessRendezvous&)>& body,
                           const std::set<int>& killed = {}) {
   run_processes(size, direct_settings, body, killed);
 }

@@ -59,7 +59,7 @@ TEST(QuietLog, FourRanksOnFourRailsMeetAndPartWithoutAWarning) {
           settings.log = "warn";
           return settings;
         },
-        [](World& world, ProcessMeeting&) {
+        [](World& world, ProcessRendezvous&) {
           all_to_all(world);
           // They leave one after another, and those that stay are told the truth.
           const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(60 * world.rank());

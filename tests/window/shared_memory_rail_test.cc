@@ -47,7 +47,7 @@ bool has_object_of(pid_t process) {
 }
 
 TEST(SharedMemoryRail, EveryByteIsThereAtItsSignal) {
-  run_processes(2, [](World& world, ProcessMeeting&) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
     std::vector<std::byte> memory(kMost);
     auto window = must(Window::adopt(world, memory));
     const int other = 1 - world.rank();
@@ -75,7 +75,7 @@ TEST(SharedMemoryRail, EveryByteIsThereAtItsSignal) {
 }
 
 TEST(SharedMemoryRail, GetsAndAtomicsReachTheOwnersMemory) {
-  run_processes(2, [](World& world, ProcessMeeting&) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
     alignas(64) static std::array<std::byte, kMost> memory;
     auto window = must(Window::adopt(world, memory));
     const int other = 1 - world.rank();
@@ -109,7 +109,7 @@ TEST(SharedMemoryRail, GetsAndAtomicsReachTheOwnersMemory) {
 }
 
 TEST(SharedMemoryRail, ManyRanksMeetAllToAll) {
-  run_processes(6, [](World& world, ProcessMeeting&) {
+  run_processes(6, [](World& world, ProcessRendezvous&) {
     constexpr std::size_t kEach = 100'000;
     std::vector<std::byte> memory(kEach * 6);
     auto window = must(Window::adopt(world, memory));
@@ -133,12 +133,12 @@ TEST(SharedMemoryRail, ManyRanksMeetAllToAll) {
 
 TEST(SharedMemoryRail, AKilledPeerIsNamedAndLeavesNothing) {
   run_processes(3,
-                [](World& world, ProcessMeeting& meeting) {
+                [](World& world, ProcessRendezvous& rendezvous) {
                   std::vector<std::byte> memory(kMost);
                   auto window = must(Window::adopt(world, memory));
                   const auto mine = pattern(kMost, 1);
                   if (world.rank() == 1) {
-                    meeting.notes[0] = static_cast<std::uint64_t>(::getpid());
+                    rendezvous.notes[0] = static_cast<std::uint64_t>(::getpid());
                     for (int i = 0; i < 5; ++i) must(window.put_signal(0, 0, mine.data(), 1 << 20, {0, 1}));
                     ::kill(::getpid(), SIGKILL);
                   }
@@ -152,7 +152,7 @@ TEST(SharedMemoryRail, AKilledPeerIsNamedAndLeavesNothing) {
                     ASSERT_FALSE(quiet.ok());
                     EXPECT_EQ(quiet.status(), Status::peer_lost);
                     EXPECT_NE(quiet.error().text().find("rank 1"), std::string::npos) << quiet.error().text();
-                    const auto victim = static_cast<pid_t>(meeting.notes[0].load());
+                    const auto victim = static_cast<pid_t>(rendezvous.notes[0].load());
                     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
                     while (has_object_of(victim) && std::chrono::steady_clock::now() < give_up) world.progress();
                     EXPECT_FALSE(has_object_of(victim));
@@ -173,7 +173,7 @@ TEST(SharedMemoryRail, IsNotUsedWithARankThatHasItOff) {
     if (rank == 1) made.shared_memory = "off";
     return made;
   };
-  run_processes(2, settings, [](World& world, ProcessMeeting&) {
+  run_processes(2, settings, [](World& world, ProcessRendezvous&) {
     std::vector<std::byte> memory(1 << 20);
     auto window = must(Window::adopt(world, memory));
     const int other = 1 - world.rank();

@@ -16,9 +16,9 @@
 namespace railyard {
 
 /// Where the threads meet.
-class MeetingPlace {
+class ThreadRendezvous {
  public:
-  explicit MeetingPlace(int size) : size_(size), contributions_(static_cast<std::size_t>(size)) {}
+  explicit ThreadRendezvous(int size) : size_(size), contributions_(static_cast<std::size_t>(size)) {}
 
   std::vector<std::vector<std::byte>> meet(int rank, std::span<const std::byte> mine) {
     std::unique_lock lock(mutex_);
@@ -48,20 +48,20 @@ class MeetingPlace {
 
 class ThreadBootstrap final : public Bootstrap {
  public:
-  ThreadBootstrap(MeetingPlace& place, int rank) : place_(place), rank_(rank) {}
+  ThreadBootstrap(ThreadRendezvous& rendezvous, int rank) : rendezvous_(rendezvous), rank_(rank) {}
   int rank() const override { return rank_; }
-  int size() const override { return place_.size(); }
+  int size() const override { return rendezvous_.size(); }
   Result<std::vector<std::vector<std::byte>>> allgather(std::span<const std::byte> mine, Deadline) override {
-    return place_.meet(rank_, mine);
+    return rendezvous_.meet(rank_, mine);
   }
   Result<void> barrier(Deadline) override {
-    place_.meet(rank_, {});
+    rendezvous_.meet(rank_, {});
     return {};
   }
   std::string describe() const override { return "threads of one process"; }
 
  private:
-  MeetingPlace& place_;
+  ThreadRendezvous& rendezvous_;
   int rank_;
 };
 
@@ -75,11 +75,11 @@ inline Settings loopback_settings(std::uint32_t rails) {
 
 /// Runs `body(world)` as every rank of a world of `size`.
 inline void run_ranks(int size, const Settings& settings, const std::function<void(World&)>& body) {
-  MeetingPlace place(size);
+  ThreadRendezvous rendezvous(size);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < size; ++rank) {
     ranks.emplace_back([&, rank] {
-      ThreadBootstrap bootstrap(place, rank);
+      ThreadBootstrap bootstrap(rendezvous, rank);
       WorldOptions options;
       options.settings = &settings;
       options.bootstrap = &bootstrap;

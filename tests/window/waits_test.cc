@@ -31,23 +31,23 @@ INSTANTIATE_TEST_SUITE_P(Rails, WaitsTest, ::testing::Values(WaitBed{"rails", ov
 /// Rank 0 runs out of time in its first barrier, again and again, until rank 1 comes. If every try counted as an
 /// arrival, rank 1's next barriers would not wait for rank 0.
 TEST_P(WaitsTest, ABarrierThatRanOutOfTimeGoesOnWhereItWas) {
-  run_processes(2, settings(), [](World& world, ProcessMeeting& meeting) {
+  run_processes(2, settings(), [](World& world, ProcessRendezvous& rendezvous) {
     auto window = must(Window::allocate(world, 64));
     if (world.rank() == 0) {
       for (int i = 0; i < 3; ++i) EXPECT_EQ(window.barrier(Deadline::in(milliseconds(10))).status(), Status::timeout);
-      meeting.notes[0] = 1;
+      rendezvous.notes[0] = 1;
       must(window.barrier());
       for (std::uint64_t round = 2; round <= 5; ++round) {
         std::this_thread::sleep_for(milliseconds(20));
-        meeting.notes[0] = round;
+        rendezvous.notes[0] = round;
         must(window.barrier());
       }
     } else {
-      while (meeting.notes[0] == 0) std::this_thread::sleep_for(milliseconds(1));
+      while (rendezvous.notes[0] == 0) std::this_thread::sleep_for(milliseconds(1));
       must(window.barrier());
       for (std::uint64_t round = 2; round <= 5; ++round) {
         must(window.barrier());
-        EXPECT_GE(meeting.notes[0], round) << "this rank left a barrier that the other had not entered";
+        EXPECT_GE(rendezvous.notes[0], round) << "this rank left a barrier that the other had not entered";
       }
     }
     must(window.close());
@@ -56,7 +56,7 @@ TEST_P(WaitsTest, ABarrierThatRanOutOfTimeGoesOnWhereItWas) {
 
 TEST_P(WaitsTest, AWaitEndsWhenNobodyIsLeftWhoCouldSignal) {
   run_processes(2, settings(),
-                [](World& world, ProcessMeeting&) {
+                [](World& world, ProcessRendezvous&) {
                   auto window = must(Window::allocate(world, 64));
                   must(window.barrier());
                   if (world.rank() == 1) ::raise(SIGKILL);
@@ -71,17 +71,17 @@ TEST_P(WaitsTest, AWaitEndsWhenNobodyIsLeftWhoCouldSignal) {
 
 TEST_P(WaitsTest, AWaitEndsWhenTheRankItNamesIsGone) {
   run_processes(3, settings(),
-                [](World& world, ProcessMeeting& meeting) {
+                [](World& world, ProcessRendezvous& rendezvous) {
                   auto window = must(Window::allocate(world, 64));
                   must(window.barrier());
                   const auto long_time = Deadline::in(std::chrono::minutes(4));
-                  meeting.notes[1].fetch_add(1);  // nobody is in the barrier any more
+                  rendezvous.notes[1].fetch_add(1);  // nobody is in the barrier any more
                   if (world.rank() == 1) {
-                    while (meeting.notes[1] != 3) world.progress();
+                    while (rendezvous.notes[1] != 3) world.progress();
                     ::raise(SIGKILL);
                   }
                   if (world.rank() == 2) {
-                    while (meeting.notes[0] == 0) world.progress();
+                    while (rendezvous.notes[0] == 0) world.progress();
                     return;
                   }
                   const auto waited = window.wait_signal(3, Comparison::greater_equal, 1, long_time, 1);
@@ -98,13 +98,13 @@ TEST_P(WaitsTest, AWaitEndsWhenTheRankItNamesIsGone) {
                   EXPECT_EQ(window.wait_all_signals(either, long_time).status(), Status::peer_lost);
                   EXPECT_EQ(window.wait_any_signal(either, Deadline::in(milliseconds(300))).status(), Status::timeout);
                   EXPECT_EQ(window.wait_any_signal({&lost, 1}, long_time).status(), Status::peer_lost);
-                  meeting.notes[0] = 1;
+                  rendezvous.notes[0] = 1;
                 },
                 {1});
 }
 
 TEST_P(WaitsTest, AnyAndAllOfSeveralSignals) {
-  run_processes(2, settings(), [](World& world, ProcessMeeting&) {
+  run_processes(2, settings(), [](World& world, ProcessRendezvous&) {
     auto window = must(Window::allocate(world, 64));
     const int peer = 1 - world.rank();
     const std::array conditions{SignalCondition{1, Comparison::equal, 5, peer},

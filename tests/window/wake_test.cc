@@ -58,17 +58,17 @@ void wake_sleeping_rank(const std::function<void(Window&, std::uint64_t)>& call,
                         const std::function<void(Window&, std::uint64_t)>& wait) {
   run_processes(
       2, [](int rank) { return rank == 1 ? sleepy(direct_settings()) : direct_settings(); },
-      [&](World& world, ProcessMeeting& meeting) {
+      [&](World& world, ProcessRendezvous& rendezvous) {
         auto window = must(Window::allocate(world, 4096));
-        if (world.rank() == 1) meeting.notes[0] = static_cast<std::uint64_t>(::syscall(SYS_gettid));
+        if (world.rank() == 1) rendezvous.notes[0] = static_cast<std::uint64_t>(::syscall(SYS_gettid));
         must(world.barrier());
         for (std::uint64_t round = 1; round <= kRounds; ++round) {
           if (world.rank() == 1) {
-            meeting.notes[1] = round;
+            rendezvous.notes[1] = round;
             wait(window, round);
             continue;
           }
-          ASSERT_TRUE(becomes_true([&] { return meeting.notes[1] == round && sleeps(meeting.notes[0]); }));
+          ASSERT_TRUE(becomes_true([&] { return rendezvous.notes[1] == round && sleeps(rendezvous.notes[0]); }));
           call(window, round);
         }
         // Not in each round: it may have woken by itself in this moment.
@@ -109,7 +109,7 @@ TEST(Wake, NobodyIsRungForWhoIsAwake) {
     settings.wait = "yield";
     return settings;
   };
-  run_processes(2, awake, [](World& world, ProcessMeeting&) {
+  run_processes(2, awake, [](World& world, ProcessRendezvous&) {
     auto window = must(Window::allocate(world, 4096));
     for (std::uint64_t round = 1; round <= 1000; ++round) {
       must(window.signal(1 - world.rank(), {1, 1}));
@@ -123,7 +123,7 @@ TEST(Wake, NobodyIsRungForWhoIsAwake) {
 /// A rank that was killed after it had stored its signal, and before it could ring.
 TEST(Wake, AStoreThatNobodyRingsForIsSeenAllTheSame) {
   const auto settings = [](int) { return sleepy(network_settings()); };
-  run_processes(2, settings, [](World& world, ProcessMeeting&) {
+  run_processes(2, settings, [](World& world, ProcessRendezvous&) {
     std::vector<std::byte> memory(4096);
     std::vector<std::uint64_t> signals(8);
     WindowOptions options;
@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, WakeTest, ::testing::Bool(),
 TEST_P(WakeTest, AThreadWakesAnother) {
   run_processes(
       2, [](int rank) { return sleepy(settings(rank)); },
-      [](World& world, ProcessMeeting&) {
+      [](World& world, ProcessRendezvous&) {
         auto window = must(Window::allocate(world, 4096));
         transport::Engine& engine = engine_of(world);
         const int self = world.rank();
@@ -180,19 +180,19 @@ TEST_P(WakeTest, AThreadWakesAnother) {
 TEST_P(WakeTest, TwoThreadsOfARankAreWokenInAnyOrder) {
   run_processes(
       2, [](int rank) { return sleepy(settings(rank)); },
-      [](World& world, ProcessMeeting& meeting) {
+      [](World& world, ProcessRendezvous& rendezvous) {
         auto window = must(Window::allocate(world, 4096));
         for (std::uint64_t round = 1; round <= kRounds; ++round) {
           if (world.rank() == 1) {
             std::thread other([&] { must(window.wait_signal(2, Comparison::greater_equal, round)); });
-            meeting.notes[0] = round;
+            rendezvous.notes[0] = round;
             must(window.wait_signal(1, Comparison::greater_equal, round));
-            meeting.notes[1] = round;
+            rendezvous.notes[1] = round;
             other.join();
             must(window.signal(0, {3, 1}));
             continue;
           }
-          EXPECT_TRUE(becomes_true([&] { return meeting.notes[0] == round; }));
+          EXPECT_TRUE(becomes_true([&] { return rendezvous.notes[0] == round; }));
           const std::size_t first = 1 + round % 2;
           must(window.signal(1, {first, 1}));
           must(window.signal(1, {3 - first, 1}));
@@ -210,7 +210,7 @@ TEST_P(WakeTest, ACallerWhoWaitsDoesNotWakeItsProgressThread) {
     if (rank == 0) mine.wait = "spin";
     return mine;
   };
-  run_processes(2, spinning, [](World& world, ProcessMeeting&) {
+  run_processes(2, spinning, [](World& world, ProcessRendezvous&) {
     std::vector<std::byte> memory(4096);
     auto window = must(Window::adopt(world, memory, {}));  // over the rails, also where memory is shared
     transport::Engine& engine = engine_of(world);
@@ -240,7 +240,7 @@ TEST_P(WakeTest, WhatACallerLeavesUndoneItsProgressThreadDoes) {
     mine.progress = "thread";
     return mine;
   };
-  run_processes(2, threaded, [](World& world, ProcessMeeting&) {
+  run_processes(2, threaded, [](World& world, ProcessRendezvous&) {
     std::vector<std::byte> memory(1 << 20);
     auto window = must(Window::adopt(world, memory, {}));
     transport::Engine& engine = engine_of(world);

@@ -8,7 +8,7 @@
 #include "base/bytes.hpp"
 #include "base/clock.hpp"
 #include "bench/check.hpp"
-#include "bench_places.hpp"
+#include "bench_domains.hpp"
 #include "text.hpp"
 
 namespace railyard::tool {
@@ -81,12 +81,12 @@ Result<std::unique_ptr<BenchMatch>> BenchMatch::open(const BenchOptions& options
 }
 
 Result<void> BenchMatch::open_raw(const Settings& settings) {
-  auto places = places_of_rails(world_, settings);
-  Result<void> opened = places.ok() ? Result<void>{} : Result<void>(std::move(places.error()));
+  auto domains = domains_of_rails(world_, settings);
+  Result<void> opened = domains.ok() ? Result<void>{} : Result<void>(std::move(domains.error()));
   raw_exposed_.resize(memory_for(options_));
   raw_buffer_.resize(memory_for(options_));
-  for (std::size_t i = 0; opened.ok() && i < places->size(); ++i) {
-    auto rail = bench::RawRail::open((*places)[i], raw_exposed_, raw_buffer_, options_.test == Test::atomic,
+  for (std::size_t i = 0; opened.ok() && i < domains->size(); ++i) {
+    auto rail = bench::RawRail::open((*domains)[i], raw_exposed_, raw_buffer_, options_.test == Test::atomic,
                                      settings.timeout_ms);
     if (rail) {
       raw_.push_back(std::move(*rail));
@@ -103,14 +103,14 @@ Result<void> BenchMatch::connect_raw() {
   ByteWriter mine;
   mine.u32(static_cast<std::uint32_t>(raw_.size()));
   for (const auto& rail : raw_) {
-    mine.text(rail->place().fabric);
+    mine.text(rail->where().fabric);
     mine.blob(rail->contribution());
   }
   auto theirs = referee_.exchange(mine.bytes());
   if (!theirs) return std::move(theirs.error());
   ByteReader in(*theirs);
-  std::vector<PeerPlace> peers(std::min<std::size_t>(in.u32(), 256));
-  for (PeerPlace& peer : peers) {
+  std::vector<PeerDomain> peers(std::min<std::size_t>(in.u32(), 256));
+  for (PeerDomain& peer : peers) {
     peer.fabric = in.text();
     const auto contribution = in.blob();
     peer.contribution.assign(contribution.begin(), contribution.end());

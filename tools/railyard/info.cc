@@ -124,10 +124,10 @@ void print_rails(const Findings& found) {
                   {"NUMA"},
                   {"detail"}});
     for (const auto& offer : found.offers) {
-      const auto place = topology::find_pci_place(offer.domain);
+      const auto location = topology::find_pci_location(offer.domain);
       offers.add({offer.domain, offer.driver, offer.provider, offer.fabric, line_rate_text(offer.line_rate),
-                  offer.loopback ? "loopback" : "network", place.path.empty() ? "-" : place.function(),
-                  place.numa < 0 ? "-" : fmt::format("{}", place.numa), offer.detail});
+                  offer.loopback ? "loopback" : "network", location.path.empty() ? "-" : location.function(),
+                  location.numa < 0 ? "-" : fmt::format("{}", location.numa), offer.detail});
     }
     fmt::print("Found on this machine:\n{}\n", offers.text());
   }
@@ -163,7 +163,7 @@ void print_settings(const Settings& settings) {
 void write_offers(JsonWriter& json, const Findings& found) {
   json.key("found").begin_array();
   for (const auto& offer : found.offers) {
-    const auto place = topology::find_pci_place(offer.domain);
+    const auto location = topology::find_pci_location(offer.domain);
     json.begin_object()
         .field("driver", std::string_view(offer.driver))
         .field("provider", std::string_view(offer.provider))
@@ -171,8 +171,8 @@ void write_offers(JsonWriter& json, const Findings& found) {
         .field("fabric", std::string_view(offer.fabric))
         .field("line_rate_bytes_per_second", offer.line_rate)
         .field("loopback", offer.loopback)
-        .field("pci", std::string_view(place.path.empty() ? std::string() : place.function()))
-        .field("numa", place.numa)
+        .field("pci", std::string_view(location.path.empty() ? std::string() : location.function()))
+        .field("numa", location.numa)
         .field("detail", std::string_view(offer.detail))
         .end_object();
   }

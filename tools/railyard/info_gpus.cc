@@ -58,9 +58,10 @@ std::string gpu_table_text(const GpuTable& table) {
   for (std::size_t i = 0; i < table.gpus.size(); ++i) {
     const topology::Gpu& gpu = table.gpus[i];
     const topology::GpuRails& rails = table.rails[i];
-    text.add({fmt::format("{}", i), gpu.address.text(), gpu.place.numa < 0 ? "-" : fmt::format("{}", gpu.place.numa),
-              names_text(rails.rails, table), path_text(rails.rails), rails.by_hand ? "setting" : "topology",
-              spare_text(rails.spares, table), fmt::format("{} {}", gpu.vendor, gpu.model)});
+    text.add({fmt::format("{}", i), gpu.address.text(),
+              gpu.location.numa < 0 ? "-" : fmt::format("{}", gpu.location.numa), names_text(rails.rails, table),
+              path_text(rails.rails), rails.by_hand ? "setting" : "topology", spare_text(rails.spares, table),
+              fmt::format("{} {}", gpu.vendor, gpu.model)});
   }
   return text.text();
 }
@@ -73,7 +74,7 @@ void write_gpus(JsonWriter& json, const GpuTable& table) {
         .field("pci", std::string_view(gpu.address.text()))
         .field("vendor", std::string_view(gpu.vendor))
         .field("model", std::string_view(gpu.model))
-        .field("numa", gpu.place.numa)
+        .field("numa", gpu.location.numa)
         .field("by_hand", table.rails[i].by_hand);
     write_assigned(json, "rails", table.rails[i].rails, table);
     write_assigned(json, "spares", table.rails[i].spares, table);

@@ -125,7 +125,7 @@ std::string totals_json(const SimOptions& options, const sim::Totals& totals) {
       .field("packets", totals.packets)
       .field("held_out_of_order", totals.held_out_of_order)
       .field("links_lost", totals.links_lost)
-      .field("pieces_replayed", totals.replayed)
+      .field("segments_replayed", totals.replayed)
       .field("packets_fenced", totals.packets_fenced)
       .field("deaths", totals.deaths)
       .field("virtual_seconds", totals.virtual_seconds);
@@ -148,7 +148,7 @@ void print_totals(const sim::Totals& totals) {
   row("messages that came before their turn", totals.held_out_of_order);
   row("posts answered busy", totals.busy);
   row("links lost", totals.links_lost);
-  row("pieces sent again", totals.replayed);
+  row("segments sent again", totals.replayed);
   row("late packets kept out by a fence", totals.packets_fenced);
   row("processes that died", totals.deaths);
   table.rule();

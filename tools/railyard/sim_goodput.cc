@@ -93,7 +93,7 @@ std::string goodput_json(const sim::GoodputOptions& options, const sim::Goodput&
       .field("wrong", result.wrong)
       .field("refused", result.refused)
       .field("links_lost", result.links_lost)
-      .field("pieces_replayed", result.replayed)
+      .field("segments_replayed", result.replayed)
       .field("line_rate", result.line_rate)
       .field("share", result.share)
       .field("worst_share", result.worst);
@@ -116,7 +116,7 @@ void print_goodput(const sim::GoodputOptions& options, const sim::Goodput& resul
   count("rails of each", options.rails);
   count("rails that failed", result.failures);
   count("links lost", result.links_lost);
-  count("pieces sent again", result.replayed);
+  count("segments sent again", result.replayed);
   count("puts checked", result.puts);
   table.rule();
   count("puts found wrong", result.wrong);
@@ -135,7 +135,7 @@ std::string goodput_picture(const sim::GoodputOptions& options, const sim::Goodp
                        options.rails, 100 * options.failing),
            {.size = 18, .bold = true});
   svg.text({24, 62},
-           fmt::format("Simulated: {} failures, {} links lost, {} pieces sent again; {:.2f} % of what was possible "
+           fmt::format("Simulated: {} failures, {} links lost, {} segments sent again; {:.2f} % of what was possible "
                        "arrived",
                        result.failures, result.links_lost, result.replayed, 100 * result.share),
            {.size = 13, .colour = kMuted});

@@ -24,7 +24,7 @@ using Case = sim::QueuePairCase;
 struct Row {
   std::uint32_t channels;
   std::uint32_t shared_links;
-  bool same_place;
+  bool same_local_rank;
 };
 constexpr Row kRows[] = {{1, 1, false}, {2, 1, false}, {2, 2, false}, {4, 1, false},
                          {4, 2, false}, {4, 4, false}, {4, 1, true}};
@@ -57,7 +57,7 @@ std::string counts_json(const std::vector<Count>& counts) {
         .field("ranks", shape.ranks)
         .field("rails", shape.rails)
         .field("peers", shape.peers())
-        .field("same_place", shape.same_place)
+        .field("same_local_rank", shape.same_local_rank)
         .field("channels", shape.channels)
         .field("shared_links", shape.shared_links)
         .field("nccl", nccl(shape, false))
@@ -138,7 +138,8 @@ class QueuePairPlot {
     draw_curve("#d55e00", "NCCL, to every rank", false, [](const Count& each) { return nccl(each.shape, false); });
     draw_curve("#e69f00", "ANP, m = 1", false, [](const Count& each) { return anp(each.shape, false); });
     draw_curve("#0072b2", "Railyard, m = 1", false, [](const Count& each) { return each.found.pairs; });
-    draw_curve("#56b4e9", "Railyard, own place on each node", true, [](const Count& each) { return each.found.pairs; });
+    draw_curve("#56b4e9", "Railyard, same local rank on each node", true,
+               [](const Count& each) { return each.found.pairs; });
   }
 
  private:
@@ -155,12 +156,13 @@ class QueuePairPlot {
   }
 
   template <typename Value>
-  void draw_curve(const char* colour, const char* name, bool same_place, Value&& value) {
+  void draw_curve(const char* colour, const char* name, bool same_local_rank, Value&& value) {
     std::vector<Svg::Point> points;
     std::uint64_t last = 0;
     for (const Count& each : counts_) {
       const Case& shape = each.shape;
-      if (shape.channels != kDrawnChannels || shape.shared_links != kDrawnLinks || shape.same_place != same_place) {
+      if (shape.channels != kDrawnChannels || shape.shared_links != kDrawnLinks ||
+          shape.same_local_rank != same_local_rank) {
         continue;
       }
       last = value(each);
@@ -200,7 +202,7 @@ int run_queue_pairs_command(std::span<const std::uint32_t> ranks, std::uint32_t 
   for (const std::uint32_t number : ranks) {
     fmt::print(stderr, "railyard sim: opening the channels of {} ranks\n", number);
     for (const Row& row : kRows) {
-      const Case shape{number, rails, row.channels, row.shared_links, row.same_place};
+      const Case shape{number, rails, row.channels, row.shared_links, row.same_local_rank};
       const auto found = sim::count_queue_pairs(shape);
       if (!found) return report_error("sim", found.error());
       counts.push_back({shape, *found});

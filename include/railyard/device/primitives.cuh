@@ -210,23 +210,23 @@ struct Group {
   }
 
 #if defined(__CUDA_ARCH__)
-  template <typename Unit>
+  template <typename Item>
   static __device__ inline std::uint64_t copy_as(unsigned char* to, const unsigned char* from, std::uint64_t bytes) {
-    auto* const target = reinterpret_cast<Unit*>(to);
-    const auto* const source = reinterpret_cast<const Unit*>(from);
-    const std::uint64_t units = bytes / sizeof(Unit);
+    auto* const target = reinterpret_cast<Item*>(to);
+    const auto* const source = reinterpret_cast<const Item*>(from);
+    const std::uint64_t items = bytes / sizeof(Item);
     const std::uint64_t stride = size();
     std::uint64_t at = rank();
     // Several loads under way at a time.
-    for (; at + 3 * stride < units; at += 4 * stride) {
-      const Unit a = source[at], b = source[at + stride], c = source[at + 2 * stride], d = source[at + 3 * stride];
+    for (; at + 3 * stride < items; at += 4 * stride) {
+      const Item a = source[at], b = source[at + stride], c = source[at + 2 * stride], d = source[at + 3 * stride];
       target[at] = a;
       target[at + stride] = b;
       target[at + 2 * stride] = c;
       target[at + 3 * stride] = d;
     }
-    for (; at < units; at += stride) target[at] = source[at];
-    return units * sizeof(Unit);
+    for (; at < items; at += stride) target[at] = source[at];
+    return items * sizeof(Item);
   }
 #endif
 };

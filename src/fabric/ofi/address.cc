@@ -13,7 +13,7 @@ constexpr std::uint32_t kMagic = 0x41415952;  // "RYAA"
 constexpr std::uint16_t kVersion = 1;
 
 /// Providers read a name as if it had the length of their own; strings (shm) may differ in it but end with a zero.
-bool well_formed(const RailAddress& peer, const RailAddress& own) {
+bool well_formed(const OfiRailAddress& peer, const OfiRailAddress& own) {
   if (peer.names.size() != own.names.size()) return false;
   for (std::size_t i = 0; i < peer.names.size(); ++i) {
     const auto& name = peer.names[i];
@@ -25,7 +25,7 @@ bool well_formed(const RailAddress& peer, const RailAddress& own) {
 
 }  // namespace
 
-std::vector<std::byte> RailAddress::pack() const {
+std::vector<std::byte> OfiRailAddress::pack() const {
   ByteWriter writer;
   writer.u32(kMagic);
   writer.u16(kVersion);
@@ -36,8 +36,8 @@ std::vector<std::byte> RailAddress::pack() const {
   return writer.take();
 }
 
-Result<RailAddress> RailAddress::parse(std::span<const std::byte> bytes, const RailAddress& own,
-                                       const std::string& rail) {
+Result<OfiRailAddress> OfiRailAddress::parse(std::span<const std::byte> bytes, const OfiRailAddress& own,
+                                             const std::string& rail) {
   ByteReader reader(bytes);
   if (reader.u32() != kMagic)
     return Error(Status::invalid, fmt::format("{}: a peer's rail address is no address of the ofi driver", rail));
@@ -46,7 +46,7 @@ Result<RailAddress> RailAddress::parse(std::span<const std::byte> bytes, const R
                  fmt::format("{}: a peer's rail address has version {}, this library speaks {}: use the same release "
                              "on all ranks",
                              rail, version, kVersion));
-  RailAddress peer;
+  OfiRailAddress peer;
   const std::size_t count = reader.u16();
   peer.provider = reader.text(kMostNameBytes);
   peer.format = reader.u32();

@@ -12,14 +12,15 @@ namespace railyard::fabric::ofi {
 
 inline constexpr std::size_t kMostNameBytes = 512;
 
-struct RailAddress {
+struct OfiRailAddress {
   std::string provider;      ///< "tcp" and "tcp;ofi_rxm" do not understand each other
   std::uint32_t format = 0;  ///< libfabric's address format
   std::vector<std::vector<std::byte>> names;
 
   std::vector<std::byte> pack() const;
   /// A peer's address, which must be of the same kind as `own`; `rail` names this rail in errors.
-  static Result<RailAddress> parse(std::span<const std::byte> bytes, const RailAddress& own, const std::string& rail);
+  static Result<OfiRailAddress> parse(std::span<const std::byte> bytes, const OfiRailAddress& own,
+                                      const std::string& rail);
 };
 
 }  // namespace railyard::fabric::ofi

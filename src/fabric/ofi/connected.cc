@@ -31,7 +31,7 @@ void ConnectedRail::stop() {
   for (auto& link : links_)
     for (End& end : link->ends) end.endpoint.reset();
   end_names_.clear();
-  guests_.clear();
+  inbound_links_.clear();
   // Requests that wait hold a socket each, and libfabric leaves them behind: they are refused, and those whose sender
   // is gone half-way come to their end within a few looks.
   for (int look = 0; listener_ && look < kLastLooks; ++look) look_at_connections();
@@ -48,15 +48,15 @@ Result<void> ConnectedRail::open_parts() {
   if (int code = fi_eq_open(fabric_.get(), &attributes, &events, nullptr); code != 0)
     return set_up_error("open the event queue", code);
   events_.reset(events);
-  for (const QueueName name : {kMessages, kGuestData, kLinkData}) {
+  for (const QueueName name : {kMessages, kInboundLinkData, kLinkData}) {
     const std::size_t least = 2 * depth_;
-    auto queue = open_queue(least + (name == kGuestData ? kLandingRoom : 0), least);
+    auto queue = open_queue(least + (name == kInboundLinkData ? kLandingRoom : 0), least);
     if (!queue) return std::move(queue.error());
     queues_[name] = std::move(*queue);
   }
   if (auto opened = open_shared_receives(Lane::control, kMessages); !opened) return opened;
   if ((info_->mode & FI_RX_CQ_DATA) != 0) {
-    if (auto opened = open_shared_receives(Lane::data, kGuestData); !opened) return opened;
+    if (auto opened = open_shared_receives(Lane::data, kInboundLinkData); !opened) return opened;
     landing_.open(shared_receives_[index_of(Lane::data)].get(), depth_);
   }
   return open_listener();
@@ -89,15 +89,15 @@ Result<void> ConnectedRail::open_listener() {
   return {};
 }
 
-Result<Fid<fid_ep>> ConnectedRail::open_endpoint(fi_info& info, Lane lane, bool guest) {
-  const bool takes_in = guest || lane == Lane::control;
+Result<Fid<fid_ep>> ConnectedRail::open_endpoint(fi_info& info, Lane lane, bool inbound_link) {
+  const bool takes_in = inbound_link || lane == Lane::control;
   fid_ep* const receives = takes_in ? shared_receives_[index_of(lane)].get() : nullptr;
   info.ep_attr->rx_ctx_cnt = receives != nullptr ? FI_SHARED_CONTEXT : 1;
   fid_ep* opened = nullptr;
   if (int code = fi_endpoint(domain_.get(), &info, &opened, nullptr); code != 0)
     return set_up_error("open an endpoint", code);
   Fid<fid_ep> endpoint(opened);
-  fid_cq* const queue = queues_[lane == Lane::control ? kMessages : guest ? kGuestData : kLinkData].get();
+  fid_cq* const queue = queues_[lane == Lane::control ? kMessages : inbound_link ? kInboundLinkData : kLinkData].get();
   if (int code = fi_ep_bind(opened, &events_->fid, 0); code != 0)
     return set_up_error("bind an endpoint to its event queue", code);
   if (receives != nullptr)

@@ -2,8 +2,8 @@
 /// ended or be shut out without touching the others.
 ///
 /// Links have one direction. The side that connects posts writes and reads; the side that accepts only takes them in.
-/// So a rail has *links*, which it made, and *guests*, endpoints that it accepted. A peer that sends both ways has one
-/// of each. Connections are made inside `poll`, of both peers: nobody blocks.
+/// So a rail has *links*, which it made, and *inbound links*, endpoints that it accepted. A peer that sends both ways
+/// has one of each. Connections are made inside `poll`, of both peers: nobody blocks.
 ///
 /// Messages. Two connections that each carry messages one way cost a packet of acknowledgement for every one or two of
 /// them, which is half of a short round trip over tcp. So where two rails have a link each way, the messages of both
@@ -11,9 +11,9 @@
 /// fence need not be exact for messages: the transport drops one that comes late.
 ///
 /// Queues. Over tcp a look at a queue is a system call: one queue for all messages, looked at every time; one for what
-/// guests write, looked at while it lately had work, else every `kIdleLook`-th time; one for the links' own writes and
-/// reads, looked at while some are out. The rest (connections, broken links that are silent, the interface) is looked
-/// at every `kSlowLook`-th time.
+/// inbound links write, looked at while it lately had work, else every `kIdleLook`-th time; one for the links' own
+/// writes and reads, looked at while some are out. The rest (connections, broken links that are silent, the interface)
+/// is looked at every `kSlowLook`-th time.
 #pragma once
 
 #include <map>
@@ -35,14 +35,14 @@ class ConnectedRail final : public OfiRail {
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
-  void forget(LinkName link) override { lives_.erase(link); }
+  void forget(LinkName link) override { epochs_.erase(link); }
   Liveness liveness(RemoteId remote) override;
   std::optional<Delivery> delivery(RemoteId remote) override;
 
-  Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
-  Post receive(LocalPiece buffer, PostContext* context) override;
-  Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;
-  Post read(RemotePiece from, LocalPiece to, PostContext* context) override;
+  Post send(RemoteId remote, LocalChunk message, PostContext* context) override;
+  Post receive(LocalChunk buffer, PostContext* context) override;
+  Post write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) override;
+  Post read(RemoteChunk from, LocalChunk to, PostContext* context) override;
   std::size_t poll(std::span<Event> events) override;
   void stop() override;
 
@@ -55,7 +55,7 @@ class ConnectedRail final : public OfiRail {
   /// so what a stalled peer leaves in the provider is bounded.
   static constexpr unsigned kMostInjected = 15;
 
-  enum QueueName : std::size_t { kMessages, kGuestData, kLinkData, kQueues };
+  enum QueueName : std::size_t { kMessages, kInboundLinkData, kLinkData, kQueues };
   static constexpr RemoteId kReceive = UINT32_MAX;  ///< in a context: it belongs to a receive, not to a link
 
   /// One lane of a link.
@@ -66,13 +66,13 @@ class ConnectedRail final : public OfiRail {
     std::size_t outstanding = 0;  ///< transmits without their completion yet
     unsigned injected = 0;        ///< since the last plain send
   };
-  struct Link {
+  struct OfiLink {
     enum class State : std::uint8_t { free, connecting, up, lost };
     State state = State::free;
     std::array<End, kLanes> ends;
     std::vector<std::byte> peer;    ///< the name of the rail it leads to
-    LinkName facing;                ///< the guest that may carry its messages
-    fid_ep* message_way = nullptr;  ///< where its messages go: its own control lane or a guest's
+    LinkName facing;                ///< the inbound link that may carry its messages
+    fid_ep* message_way = nullptr;  ///< where its messages go: its own control lane or an inbound link's
     InFlight in_flight;
   };
   struct EndName {
@@ -80,15 +80,15 @@ class ConnectedRail final : public OfiRail {
     Lane lane = Lane::control;
   };
   /// An endpoint that was accepted.
-  struct Guest {
+  struct OfiInboundLink {
     Fid<fid_ep> endpoint;
     Lane lane = Lane::control;
     LinkTag tag;
     std::vector<std::byte> from;
     bool stands = false;
   };
-  /// What is known of a peer's link over all its lives.
-  struct Lives {
+  /// What is known of a peer's link over all its epochs.
+  struct InboundEpochs {
     std::uint32_t newest = 0;
     std::optional<std::uint32_t> fenced;  ///< up to this one they are shut out
     std::uint64_t fence_mark = 0;         ///< the events that came before the fence
@@ -98,34 +98,34 @@ class ConnectedRail final : public OfiRail {
   Result<void> open_listener();
   Result<void> open_shared_receives(Lane lane, QueueName queue);
   /// An endpoint on its queue and shared receives, not yet connected.
-  Result<Fid<fid_ep>> open_endpoint(fi_info& info, Lane lane, bool guest);
+  Result<Fid<fid_ep>> open_endpoint(fi_info& info, Lane lane, bool inbound_link);
   fid_ep* endpoint_for(Lane /*lane*/) override { return nullptr; }  // such providers are not taken: see discover.cc
   void cut_off_peers() override;
-  RailAddress own_address() const { return {capabilities_.provider, info_->addr_format, {listener_name_}}; }
+  OfiRailAddress own_address() const { return {capabilities_.provider, info_->addr_format, {listener_name_}}; }
 
   // links.cc: what this rail connects to
-  bool known(RemoteId remote) const { return remote < links_.size() && links_[remote]->state != Link::State::free; }
+  bool known(RemoteId remote) const { return remote < links_.size() && links_[remote]->state != OfiLink::State::free; }
   RemoteId take_slot();
   Result<void> begin_end(RemoteId remote, Lane lane, const std::vector<std::byte>& name, LinkTag tag);
   void end_stands(const EndName& name);
   void lose(RemoteId remote, int error, bool refused);
-  void run_out(Link& link);
-  void return_contexts(Link& link);
-  void set_state(Link& link, Link::State state);
-  bool rides_on_guest(const Link& link) const;
-  void choose_message_way(Link& link);
+  void run_out(OfiLink& link);
+  void return_contexts(OfiLink& link);
+  void set_state(OfiLink& link, OfiLink::State state);
+  bool rides_on_inbound_link(const OfiLink& link) const;
+  void choose_message_way(OfiLink& link);
 
-  // guests.cc: what connects to this rail
+  // inbound_links.cc: what connects to this rail
   void admit(fi_info& info, std::span<const std::byte> data);
   bool welcome(const LinkTag& tag) const;
   Result<void> accept(fi_info& info, const LinkRequest& request);
   void refuse(const fi_info& info);
-  void guest_stands(Guest& guest);
-  void guest_left(fid* endpoint);
+  void inbound_link_stands(OfiInboundLink& inbound_link);
+  void inbound_link_left(fid* endpoint);
   /// The links whose messages go there are lost with it.
   void lose_riders(const fid_ep* endpoint);
-  /// Closes the guests with this id and an epoch up to the given one.
-  void close_guests(LinkName id, std::uint32_t epoch, bool report);
+  /// Closes the inbound links with this id and an epoch up to the given one.
+  void close_inbound_links(LinkName id, std::uint32_t epoch, bool report);
   void report_left(const LinkTag& tag);
 
   // connection_events.cc
@@ -138,12 +138,12 @@ class ConnectedRail final : public OfiRail {
   // connected_datapath.cc
   /// The lane of a link that takes posts; else null.
   End* ready_end(RemoteId remote, Lane lane) {
-    if (broken_ != 0 || remote >= links_.size() || links_[remote]->state != Link::State::up) return nullptr;
+    if (broken_ != 0 || remote >= links_.size() || links_[remote]->state != OfiLink::State::up) return nullptr;
     return &links_[remote]->ends[index_of(lane)];
   }
   Post refuse_post(const char* operation, RemoteId remote);
   Post settle(RemoteId remote, Lane lane, ssize_t code, const char* operation, PostContext* context);
-  Post inject(Link& link, const LocalPiece& message, PostContext* context);
+  Post inject(OfiLink& link, const LocalChunk& message, PostContext* context);
   std::size_t take_injected(std::span<Event> events);
   bool wants_look(QueueName name);
   std::size_t read_queue(QueueName name, std::span<Event> events);
@@ -155,7 +155,7 @@ class ConnectedRail final : public OfiRail {
 
   unsigned warm_ = 0;
   std::size_t first_queue_ = 0;  ///< the last poll had no room left for this one
-  std::size_t setting_up_ = 0;   ///< links and guests that do not stand yet
+  std::size_t setting_up_ = 0;   ///< links and inbound links that do not stand yet
   std::array<std::size_t, kLanes> outstanding_{};
   std::vector<PostContext*> injected_;  ///< gone out already, still to be told; never grows past its reserve
 
@@ -164,12 +164,12 @@ class ConnectedRail final : public OfiRail {
   std::array<Fid<fid_ep>, kLanes> shared_receives_;  ///< data lane: only where immediates use up receives
   Fid<fid_pep> listener_;
   std::vector<std::byte> listener_name_;
-  Sockets leftovers_;                         ///< of requests that were half here when the listener was closed
-  std::vector<std::unique_ptr<Link>> links_;  ///< by RemoteId; a PostContext may point into one
+  Sockets leftovers_;                            ///< of requests that were half here when the listener was closed
+  std::vector<std::unique_ptr<OfiLink>> links_;  ///< by RemoteId; a PostContext may point into one
   std::vector<RemoteId> free_links_;
   std::map<fid*, EndName> end_names_;
-  std::map<fid*, Guest> guests_;
-  std::map<LinkName, Lives> lives_;  ///< by link id
+  std::map<fid*, OfiInboundLink> inbound_links_;
+  std::map<LinkName, InboundEpochs> epochs_;  ///< by link id
 };
 
 }  // namespace railyard::fabric::ofi

@@ -11,12 +11,12 @@ namespace railyard::fabric::ofi {
 Post ConnectedRail::refuse_post(const char* operation, RemoteId remote) {
   if (broken_ != 0) return fail(operation, broken_);
   if (!known(remote)) return fail(operation, FI_EADDRNOTAVAIL);
-  return links_[remote]->state == Link::State::connecting ? Post::busy : fail(operation, FI_ENOTCONN);
+  return links_[remote]->state == OfiLink::State::connecting ? Post::busy : fail(operation, FI_ENOTCONN);
 }
 
 Post ConnectedRail::settle(RemoteId remote, Lane lane, ssize_t code, const char* operation, PostContext* context) {
   if (code == 0) {
-    Link& link = *links_[remote];
+    OfiLink& link = *links_[remote];
     context->link = remote;
     link.in_flight.add(context);
     ++link.ends[index_of(lane)].outstanding;
@@ -26,10 +26,10 @@ Post ConnectedRail::settle(RemoteId remote, Lane lane, ssize_t code, const char*
   return code == -FI_EAGAIN ? Post::busy : fail(operation, static_cast<int>(-code));
 }
 
-Post ConnectedRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
+Post ConnectedRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
   End* const end = ready_end(remote, Lane::control);
   if (end == nullptr) return refuse_post("send", remote);
-  Link& link = *links_[remote];
+  OfiLink& link = *links_[remote];
   if (message.bytes <= capabilities_.inject_bytes && end->injected < kMostInjected)
     return inject(link, message, context);
   if (end->outstanding >= depth_) return Post::busy;
@@ -41,7 +41,7 @@ Post ConnectedRail::send(RemoteId remote, LocalPiece message, PostContext* conte
 
 /// A short message is copied at once: the provider makes no completion for it, which saves it three system calls over
 /// tcp.
-Post ConnectedRail::inject(Link& link, const LocalPiece& message, PostContext* context) {
+Post ConnectedRail::inject(OfiLink& link, const LocalChunk& message, PostContext* context) {
   if (injected_.size() == injected_.capacity()) return Post::busy;
   const ssize_t code = fi_inject(link.message_way, message.address, message.bytes, FI_ADDR_UNSPEC);
   if (code == -FI_EAGAIN) return Post::busy;
@@ -61,7 +61,7 @@ std::size_t ConnectedRail::take_injected(std::span<Event> events) {
   return count;
 }
 
-Post ConnectedRail::receive(LocalPiece buffer, PostContext* context) {
+Post ConnectedRail::receive(LocalChunk buffer, PostContext* context) {
   if (broken_ != 0) return fail("receive", broken_);
   if (receives_ >= depth_) return Post::busy;
   context->link = kReceive;
@@ -74,7 +74,7 @@ Post ConnectedRail::receive(LocalPiece buffer, PostContext* context) {
   return code == -FI_EAGAIN ? Post::busy : fail("receive", static_cast<int>(-code));
 }
 
-Post ConnectedRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) {
+Post ConnectedRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
   End* const end = ready_end(to.remote, Lane::data);
   if (end == nullptr) return refuse_post("write", to.remote);
   if (end->outstanding >= depth_) return Post::busy;
@@ -84,7 +84,7 @@ Post ConnectedRail::write(RemotePiece to, LocalPiece from, WriteOptions options,
                 "write", context);
 }
 
-Post ConnectedRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
+Post ConnectedRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
   End* const end = ready_end(from.remote, Lane::data);
   if (end == nullptr) return refuse_post("read", from.remote);
   if (end->outstanding >= depth_) return Post::busy;
@@ -111,7 +111,7 @@ std::size_t ConnectedRail::poll(std::span<Event> events) {
       break;
     }
     const std::size_t found = read_queue(name, events.subspan(count));
-    if (name == kGuestData && found != 0) warm_ = kWarmLooks;
+    if (name == kInboundLinkData && found != 0) warm_ = kWarmLooks;
     count += found;
   }
   if (landing_.waiting()) landing_.post();
@@ -121,9 +121,9 @@ std::size_t ConnectedRail::poll(std::span<Event> events) {
 bool ConnectedRail::wants_look(QueueName name) {
   switch (name) {
     case kMessages:
-      return !guests_.empty() || !end_names_.empty();
-    case kGuestData:
-      if (guests_.empty()) return false;
+      return !inbound_links_.empty() || !end_names_.empty();
+    case kInboundLinkData:
+      if (inbound_links_.empty()) return false;
       if (warm_ != 0) {
         --warm_;
         return true;

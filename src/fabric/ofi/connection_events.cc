@@ -10,7 +10,7 @@ namespace railyard::fabric::ofi {
 
 void ConnectedRail::look_at_connections() {
   if (!read_connections()) return;
-  for (const QueueName name : {kMessages, kGuestData, kLinkData}) {
+  for (const QueueName name : {kMessages, kInboundLinkData, kLinkData}) {
     drain(name);  // a queue knows the sockets of its new connections once it was read
     close_on_exec(*queues_[name]);
   }
@@ -39,7 +39,8 @@ bool ConnectedRail::read_connections() {
       case FI_CONNECTED:
         more_stand = true;
         if (const auto end = end_names_.find(event.fid); end != end_names_.end()) end_stands(end->second);
-        if (const auto guest = guests_.find(event.fid); guest != guests_.end()) guest_stands(guest->second);
+        if (const auto inbound_link = inbound_links_.find(event.fid); inbound_link != inbound_links_.end())
+          inbound_link_stands(inbound_link->second);
         break;
       case FI_SHUTDOWN:
         connection_ended(event.fid, FI_ESHUTDOWN, false);
@@ -69,8 +70,8 @@ void ConnectedRail::connection_ended(fid* endpoint, int error, bool refused) {
     const auto [remote, lane] = end->second;
     links_[remote]->ends[index_of(lane)].ended = true;
     lose(remote, error, refused);
-  } else if (guests_.contains(endpoint)) {
-    guest_left(endpoint);
+  } else if (inbound_links_.contains(endpoint)) {
+    inbound_link_left(endpoint);
   }
 }
 

@@ -82,13 +82,13 @@ Result<void> DatagramRail::open_lane(Lane lane) {
 }
 
 std::vector<std::byte> DatagramRail::address() const {
-  return RailAddress{capabilities_.provider, info_->addr_format, {lanes_[0].name, lanes_[1].name}}.pack();
+  return OfiRailAddress{capabilities_.provider, info_->addr_format, {lanes_[0].name, lanes_[1].name}}.pack();
 }
 
 Result<RemoteId> DatagramRail::connect(std::span<const std::byte> address, LinkTag /*tag*/) {
   if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
-  const RailAddress own{capabilities_.provider, info_->addr_format, {lanes_[0].name, lanes_[1].name}};
-  auto peer = RailAddress::parse(address, own, name_);
+  const OfiRailAddress own{capabilities_.provider, info_->addr_format, {lanes_[0].name, lanes_[1].name}};
+  auto peer = OfiRailAddress::parse(address, own, name_);
   if (!peer) return std::move(peer.error());
   Remote remote;
   for (const Lane lane : {Lane::control, Lane::data}) {

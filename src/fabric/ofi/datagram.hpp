@@ -28,10 +28,10 @@ class DatagramRail final : public OfiRail {
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
 
-  Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
-  Post receive(LocalPiece buffer, PostContext* context) override;
-  Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;
-  Post read(RemotePiece from, LocalPiece to, PostContext* context) override;
+  Post send(RemoteId remote, LocalChunk message, PostContext* context) override;
+  Post receive(LocalChunk buffer, PostContext* context) override;
+  Post write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) override;
+  Post read(RemoteChunk from, LocalChunk to, PostContext* context) override;
   std::size_t poll(std::span<Event> events) override;
   void stop() override;
 

@@ -14,7 +14,7 @@ Post DatagramRail::settle(LaneParts& lane, ssize_t code, const char* operation) 
   return code == -FI_EAGAIN ? Post::busy : fail(operation, static_cast<int>(-code));
 }
 
-Post DatagramRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
+Post DatagramRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
   if (broken_ != 0 || !known(remote)) return fail("send", broken_ != 0 ? broken_ : FI_EADDRNOTAVAIL);
   LaneParts& lane = part(Lane::control);
   if (lane.outstanding >= depth_) return Post::busy;
@@ -24,7 +24,7 @@ Post DatagramRail::send(RemoteId remote, LocalPiece message, PostContext* contex
                 "send");
 }
 
-Post DatagramRail::receive(LocalPiece buffer, PostContext* context) {
+Post DatagramRail::receive(LocalChunk buffer, PostContext* context) {
   if (broken_ != 0) return fail("receive", broken_);
   if (receives_ >= depth_) return Post::busy;
   const ssize_t code = fi_recv(part(Lane::control).endpoint.get(), buffer.address, buffer.bytes, buffer.descriptor,
@@ -36,7 +36,7 @@ Post DatagramRail::receive(LocalPiece buffer, PostContext* context) {
   return code == -FI_EAGAIN ? Post::busy : fail("receive", static_cast<int>(-code));
 }
 
-Post DatagramRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) {
+Post DatagramRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
   if (broken_ != 0 || !known(to.remote)) return fail("write", broken_ != 0 ? broken_ : FI_EADDRNOTAVAIL);
   LaneParts& lane = part(Lane::data);
   if (lane.outstanding >= depth_) return Post::busy;
@@ -46,7 +46,7 @@ Post DatagramRail::write(RemotePiece to, LocalPiece from, WriteOptions options, 
   return settle(lane, post_write(lane.endpoint.get(), peer, to, from, options, context), "write");
 }
 
-Post DatagramRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
+Post DatagramRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
   if (broken_ != 0 || !known(from.remote)) return fail("read", broken_ != 0 ? broken_ : FI_EADDRNOTAVAIL);
   LaneParts& lane = part(Lane::data);
   if (lane.outstanding >= depth_) return Post::busy;

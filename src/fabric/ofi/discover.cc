@@ -177,7 +177,7 @@ Result<RailOffer> make_offer(const fi_info& info, bool delivery_complete, const 
   choice->info.reset(library().dupinfo(&info));
   if (!choice->info) return Error(Status::no_memory, "no memory for a copy of a fi_info");
   choice->delivery_complete = delivery_complete;
-  choice->place = address_text(info);
+  choice->shown_address = address_text(info);
   if (interface != nullptr && !loopback) choice->interface = info.domain_attr->name;
   RailOffer offer;
   offer.driver = "ofi";

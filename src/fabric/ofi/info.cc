@@ -31,7 +31,7 @@ Result<Info> query(const Query& query) {
 }
 
 bool connects(const fi_info& info) {
-  // All guests receive from one pool; a registration serves all connections.
+  // All inbound links receive from one pool; a registration serves all connections.
   return info.ep_attr->type == FI_EP_MSG && info.domain_attr->max_ep_srx_ctx != 0 &&
          (info.domain_attr->mr_mode & FI_MR_ENDPOINT) == 0;
 }

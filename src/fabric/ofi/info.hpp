@@ -46,7 +46,7 @@ std::vector<std::string> providers_here();
 struct Choice {
   Info info;                       ///< one entry; its `next` is null
   bool delivery_complete = false;  ///< a write's completion can mean "visible at the target"
-  std::string place;               ///< an address for messages: "192.0.2.2"; may be empty
+  std::string shown_address;       ///< an address for messages: "192.0.2.2"; may be empty
   std::string interface;           ///< the network interface to watch; empty: none
 };
 

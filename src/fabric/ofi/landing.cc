@@ -4,8 +4,8 @@
 
 namespace railyard::fabric::ofi {
 
-void LandingReceives::open(fid_ep* place, std::size_t count) {
-  place_ = place;
+void LandingReceives::open(fid_ep* endpoint, std::size_t count) {
+  endpoint_ = endpoint;
   receives_.resize(count);
   idle_.reserve(count);
   for (PostContext& context : receives_) idle_.push_back(&context);
@@ -22,7 +22,7 @@ bool LandingReceives::take_back(void* context) {
 
 void LandingReceives::post() {
   while (!idle_.empty()) {
-    if (fi_recv(place_, nullptr, 0, nullptr, FI_ADDR_UNSPEC, idle_.back()) != 0) return;
+    if (fi_recv(endpoint_, nullptr, 0, nullptr, FI_ADDR_UNSPEC, idle_.back()) != 0) return;
     idle_.pop_back();
   }
 }

@@ -14,12 +14,12 @@ namespace railyard::fabric::ofi {
 
 Result<RemoteId> ConnectedRail::connect(std::span<const std::byte> address, LinkTag tag) {
   if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
-  auto peer = RailAddress::parse(address, own_address(), name_);
+  auto peer = OfiRailAddress::parse(address, own_address(), name_);
   if (!peer) return std::move(peer.error());
   const RemoteId remote = take_slot();
   links_[remote]->peer = peer->names[0];
   links_[remote]->facing = tag.facing;
-  set_state(*links_[remote], Link::State::connecting);
+  set_state(*links_[remote], OfiLink::State::connecting);
   for (const Lane lane : {Lane::control, Lane::data})
     if (auto begun = begin_end(remote, lane, peer->names[0], tag); !begun) {
       disconnect(remote);
@@ -30,7 +30,7 @@ Result<RemoteId> ConnectedRail::connect(std::span<const std::byte> address, Link
 
 RemoteId ConnectedRail::take_slot() {
   if (free_links_.empty()) {
-    links_.push_back(std::make_unique<Link>());
+    links_.push_back(std::make_unique<OfiLink>());
     return static_cast<RemoteId>(links_.size() - 1);
   }
   const RemoteId remote = free_links_.back();
@@ -58,50 +58,51 @@ Result<void> ConnectedRail::begin_end(RemoteId remote, Lane lane, const std::vec
   return {};
 }
 
-void ConnectedRail::set_state(Link& link, Link::State state) {
-  if (link.state == Link::State::connecting) --setting_up_;
-  if (state == Link::State::connecting) ++setting_up_;
+void ConnectedRail::set_state(OfiLink& link, OfiLink::State state) {
+  if (link.state == OfiLink::State::connecting) --setting_up_;
+  if (state == OfiLink::State::connecting) ++setting_up_;
   link.state = state;
 }
 
 void ConnectedRail::end_stands(const EndName& name) {
-  Link& link = *links_[name.remote];
+  OfiLink& link = *links_[name.remote];
   link.ends[index_of(name.lane)].stands = true;
-  if (link.state != Link::State::connecting || !link.ends[0].stands || !link.ends[1].stands) return;
-  set_state(link, Link::State::up);
+  if (link.state != OfiLink::State::connecting || !link.ends[0].stands || !link.ends[1].stands) return;
+  set_state(link, OfiLink::State::up);
   choose_message_way(link);
 }
 
-bool ConnectedRail::rides_on_guest(const Link& link) const {
+bool ConnectedRail::rides_on_inbound_link(const OfiLink& link) const {
   return link.message_way != nullptr && link.message_way != link.ends[index_of(Lane::control)].endpoint.get();
 }
 
-void ConnectedRail::choose_message_way(Link& link) {
+void ConnectedRail::choose_message_way(OfiLink& link) {
   link.message_way = link.ends[index_of(Lane::control)].endpoint.get();
   if (!(link.peer < listener_name_)) return;
-  for (auto& [name, guest] : guests_) {
-    if (guest.lane == Lane::control && guest.stands && guest.from == link.peer && guest.tag.id == link.facing)
-      link.message_way = guest.endpoint.get();
+  for (auto& [name, inbound_link] : inbound_links_) {
+    if (inbound_link.lane == Lane::control && inbound_link.stands && inbound_link.from == link.peer &&
+        inbound_link.tag.id == link.facing)
+      link.message_way = inbound_link.endpoint.get();
   }
 }
 
 void ConnectedRail::lose(RemoteId remote, int error, bool refused) {
-  Link& link = *links_[remote];
-  if (link.state == Link::State::lost) return;
+  OfiLink& link = *links_[remote];
+  if (link.state == OfiLink::State::lost) return;
   // A target that finds no such key closes the connection, and so does a source that cannot be read: providers with
   // connections of their own tell neither from a broken path.
-  const Blame blame = link.state == Link::State::up ? Blame::unknown : Blame::link;
-  set_state(link, Link::State::lost);
+  const Blame blame = link.state == OfiLink::State::up ? Blame::unknown : Blame::link;
+  set_state(link, OfiLink::State::lost);
   pending_.push_lost(remote, error, refused, error == FI_EACCES, blame);
 }
 
 void ConnectedRail::disconnect(RemoteId remote) {
   if (!known(remote)) return;
-  Link& link = *links_[remote];
-  // Messages that are still out on a guest can be had back only with its end.
-  if (!stopped_ && rides_on_guest(link) && link.ends[index_of(Lane::control)].outstanding != 0) {
-    const LinkTag tag = guests_.at(&link.message_way->fid).tag;
-    close_guests(tag.id, tag.epoch, true);
+  OfiLink& link = *links_[remote];
+  // Messages that are still out on an inbound link can be had back only with its end.
+  if (!stopped_ && rides_on_inbound_link(link) && link.ends[index_of(Lane::control)].outstanding != 0) {
+    const LinkTag tag = inbound_links_.at(&link.message_way->fid).tag;
+    close_inbound_links(tag.id, tag.epoch, true);
   }
   link.message_way = nullptr;
   if (!stopped_) run_out(link);
@@ -114,7 +115,7 @@ void ConnectedRail::disconnect(RemoteId remote) {
     drain(kLinkData);
     return_contexts(link);
   }
-  set_state(link, Link::State::free);
+  set_state(link, OfiLink::State::free);
   pending_.forget_lost(remote);
   link.ends = {};
   link.peer.clear();
@@ -122,10 +123,10 @@ void ConnectedRail::disconnect(RemoteId remote) {
 }
 
 /// Lets the data lane come to its end before it is closed. libfabric's tcp provider (1.17) frees a read twice when its
-/// endpoint is closed while the answer is half here, and from then on hands out one piece of memory for every operation
+/// endpoint is closed while the answer is half here, and from then on hands out one chunk of memory for every operation
 /// of the queue. When the connection itself ends first, the provider takes its other way out, which is sound. What
 /// is still to be read is no more than the socket's buffer holds.
-void ConnectedRail::run_out(Link& link) {
+void ConnectedRail::run_out(OfiLink& link) {
   constexpr int kMostTurns = 10000;
   End& end = link.ends[index_of(Lane::data)];
   if (end.outstanding == 0 || end.ended) return;
@@ -140,7 +141,7 @@ void ConnectedRail::run_out(Link& link) {
 /// Over tcp, by the sockets that the provider uses: the one that carries the messages, and the data lane's.
 Liveness ConnectedRail::liveness(RemoteId remote) {
   if (stopped_ || !known(remote)) return Liveness::unknown;
-  const Link& link = *links_[remote];
+  const OfiLink& link = *links_[remote];
   const End& data = link.ends[index_of(Lane::data)];
   for (const auto& [queue, endpoint] :
        {std::pair{kMessages, link.message_way}, std::pair{kLinkData, data.endpoint.get()}}) {
@@ -156,7 +157,7 @@ Liveness ConnectedRail::liveness(RemoteId remote) {
 /// Of both lanes together.
 std::optional<Delivery> ConnectedRail::delivery(RemoteId remote) {
   if (stopped_ || !known(remote)) return std::nullopt;
-  const Link& link = *links_[remote];
+  const OfiLink& link = *links_[remote];
   const End& data = link.ends[index_of(Lane::data)];
   Delivery both;
   for (const auto& [queue, endpoint] :
@@ -171,7 +172,7 @@ std::optional<Delivery> ConnectedRail::delivery(RemoteId remote) {
 }
 
 /// What the provider dropped without a word.
-void ConnectedRail::return_contexts(Link& link) {
+void ConnectedRail::return_contexts(OfiLink& link) {
   for (const Lane lane : {Lane::control, Lane::data})
     outstanding_[index_of(lane)] -= link.ends[index_of(lane)].outstanding;
   while (PostContext* const context = link.in_flight.take()) {

@@ -25,7 +25,7 @@ Error OfiRail::set_up_error(const char* step, int code) const {
 
 Result<void> OfiRail::open_domain(const RailOffer& offer, const Choice& choice) {
   name_ = fmt::format("{} {}", core_name(offer.provider), offer.domain);
-  if (!choice.place.empty()) name_ += " " + choice.place;
+  if (!choice.shown_address.empty()) name_ += " " + choice.shown_address;
   fabric_name_ = offer.fabric;
   info_.reset(library().dupinfo(choice.info.get()));
   if (!info_) return Error(Status::no_memory, "no memory for a copy of a fi_info");

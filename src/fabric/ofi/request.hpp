@@ -24,7 +24,7 @@ struct LinkRequest {
 /// Room for what comes with a connection event; requests are shorter, others' may be longer.
 inline constexpr std::size_t kMostRequestBytes = 256;
 
-/// Says that a peer is there and does not want this life of the link: "refused" alone means that nobody is there.
+/// Says that a peer is there and does not want this epoch of the link: "refused" alone means that nobody is there.
 std::vector<std::byte> pack_refusal();
 bool is_refusal(std::span<const std::byte> bytes);
 

@@ -9,7 +9,7 @@
 namespace railyard::fabric::ofi {
 
 /// `peer` is FI_ADDR_UNSPEC on a connected endpoint.
-inline ssize_t post_write(fid_ep* endpoint, fi_addr_t peer, const RemotePiece& to, LocalPiece from,
+inline ssize_t post_write(fid_ep* endpoint, fi_addr_t peer, const RemoteChunk& to, LocalChunk from,
                           const WriteOptions& options, PostContext* context) {
   if (!options.delivery_complete) {
     return options.with_immediate

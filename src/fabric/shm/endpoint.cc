@@ -113,7 +113,7 @@ Result<void> Endpoint::claim(Outbound& to) {
   }
   to.memory_ = std::move(*memory);
   to.control_ = to.peer_.controls() + ring;
-  to.producer_ = Producer(to.memory_.data(), ring_place(ring).bytes, to.control_);
+  to.producer_ = Producer(to.memory_.data(), ring_extent(ring).bytes, to.control_);
   to.peer_sleeps_ = to.peer_.header().can_sleep != 0;
   to.claim_ = 1 + claims_++ % (Extent::kClaims - 1);
   RingControl& control = *to.control_;
@@ -199,14 +199,14 @@ void Endpoint::accept(std::uint32_t ring, const Owner& owner) {
     if (!identity_alive(options_.directory, identity_of(owner))) release(ring);
     return;
   }
-  const RingPlace place = ring_place(ring);
+  const RingExtent extent = ring_extent(ring);
   auto from = std::make_unique<Inbound>();
   from->ring_ = ring;
   from->sender_ = identity_of(owner);
   from->name_ = text_of(control.name);
   from->claim_ = control.claim % Extent::kClaims;
   if (auto object = PeerObject::open_identity(options_.directory, from->sender_)) from->object_ = std::move(*object);
-  from->consumer_ = Consumer(object_.at(place.offset), place.bytes, &control);
+  from->consumer_ = Consumer(object_.at(extent.offset), extent.bytes, &control);
   accepted_[ring] = true;
   senders_.push_back(std::move(from));
   if (const auto it = receivers_.find(senders_.back()->sender_.bytes); it != receivers_.end()) pair(*it->second);
@@ -215,7 +215,7 @@ void Endpoint::accept(std::uint32_t ring, const Owner& owner) {
 /// Empties the ring before its owner field: the next claimer finds everything as new.
 void Endpoint::release(std::uint32_t ring) {
   RingControl& control = object_.controls()[ring];
-  clear_ring(object_.at(ring_place(ring).offset), ring_place(ring).bytes);
+  clear_ring(object_.at(ring_extent(ring).offset), ring_extent(ring).bytes);
   control.consumed.store(0, std::memory_order_relaxed);
   control.left.store(0, std::memory_order_relaxed);
   control.ready.store(0, std::memory_order_relaxed);

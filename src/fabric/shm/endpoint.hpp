@@ -30,7 +30,7 @@ class Outbound {
   }
   void write(std::byte* to, const std::byte* from, std::size_t bytes) { producer_.write(to, from, bytes); }
   std::size_t most_payload() const { return producer_.most_payload(); }
-  std::size_t piece_bytes(std::size_t total) const { return producer_.piece_bytes(total); }
+  std::size_t chunk_bytes(std::size_t total) const { return producer_.chunk_bytes(total); }
 
   /// The peer has closed or its ring is broken: nothing sent now arrives. A look at a line that never changes else.
   bool gone() const { return lost_ || peer_.closed() || producer_.broken(); }

@@ -26,7 +26,7 @@ struct RingClass {
 inline constexpr std::array<RingClass, 3> kRingClasses{{{32, 256 * 1024}, {96, 64 * 1024}, {3968, 16 * 1024}}};
 inline constexpr std::uint32_t kRings = 4096;
 
-struct RingPlace {
+struct RingExtent {
   std::size_t offset;  ///< in the object
   std::uint32_t bytes;
 };
@@ -82,7 +82,7 @@ inline constexpr std::size_t kControlsOffset = kOwnersOffset + kRings * sizeof(O
 inline constexpr std::size_t kRingsOffset =
     (kControlsOffset + kRings * sizeof(RingControl) + kPage - 1) / kPage * kPage;
 
-constexpr RingPlace ring_place(std::uint32_t ring) {
+constexpr RingExtent ring_extent(std::uint32_t ring) {
   std::size_t offset = kRingsOffset;
   for (const RingClass& size : kRingClasses) {
     if (ring < size.rings) return {offset + std::size_t{ring} * size.bytes, size.bytes};
@@ -91,8 +91,8 @@ constexpr RingPlace ring_place(std::uint32_t ring) {
   }
   return {offset, 0};
 }
-inline constexpr std::size_t kObjectBytes = ring_place(kRings).offset;
-static_assert(ring_place(kRings - 1).bytes != 0 && ring_place(kRings).bytes == 0);
+inline constexpr std::size_t kObjectBytes = ring_extent(kRings).offset;
+static_assert(ring_extent(kRings - 1).bytes != 0 && ring_extent(kRings).bytes == 0);
 
 /// One line: what a record says. `word` is stored last and tells the consumer that the rest is there.
 struct Record {

@@ -293,12 +293,12 @@ bool PeerObject::alive() const {
 }
 
 Result<Mapping> PeerObject::map_ring(std::uint32_t ring) const {
-  const RingPlace place = ring_place(ring);
+  const RingExtent extent = ring_extent(ring);
   const std::size_t control = kControlsOffset + ring * sizeof(RingControl);
   if (::fallocate(file_.get(), 0, static_cast<off_t>(control), sizeof(RingControl)) != 0 ||
-      ::fallocate(file_.get(), 0, static_cast<off_t>(place.offset), place.bytes) != 0)
+      ::fallocate(file_.get(), 0, static_cast<off_t>(extent.offset), extent.bytes) != 0)
     return system_error("no room for", "a ring");
-  return Mapping::map(file_.get(), place.offset, place.bytes);
+  return Mapping::map(file_.get(), extent.offset, extent.bytes);
 }
 
 bool identity_alive(const std::string& directory, const Identity& identity) {

@@ -1,4 +1,4 @@
-/// Set-up of the rail, its links and its guests: who may send here, who has left, who is shut out.
+/// Set-up of the rail, its links and its inbound links: who may send here, who has left, who is shut out.
 #include "fabric/shm/rail.hpp"
 
 #include <fmt/format.h>
@@ -101,7 +101,7 @@ void ShmRail::stop() {
   for (const auto& link : links_) {
     link->guard.store(0);  // before the memory of what is under way goes
     link->peer = nullptr;
-    if (link->state != Link::State::free) link->state = Link::State::lost;
+    if (link->state != ShmLink::State::free) link->state = ShmLink::State::lost;
   }
   for (const DeviceCopy& copy : copying_) device_copies_.wait(copy.ticket);
   copying_.clear();
@@ -156,8 +156,8 @@ Result<RemoteId> ShmRail::connect(std::span<const std::byte> address, LinkTag ta
   if (!reached) forget_if_gone(peer);
   if (!reached && reached.status() != Status::not_found) return reached.error().copy();
   const RemoteId remote = take_link();
-  Link& link = *links_[remote];
-  link.state = Link::State::connecting;
+  ShmLink& link = *links_[remote];
+  link.state = ShmLink::State::connecting;
   if (!reached) {
     lose(remote, kNobodyThere, true);
     return remote;
@@ -175,13 +175,13 @@ Result<RemoteId> ShmRail::connect(std::span<const std::byte> address, LinkTag ta
 RemoteId ShmRail::take_link() {
   RemoteId remote = static_cast<RemoteId>(links_.size());
   if (free_links_.empty()) {
-    links_.push_back(std::make_unique<Link>());
+    links_.push_back(std::make_unique<ShmLink>());
   } else {
     remote = free_links_.back();
     free_links_.pop_back();
   }
-  Link& link = *links_[remote];
-  link.number = std::uint64_t{++link.life} << 32U | remote;
+  ShmLink& link = *links_[remote];
+  link.number = std::uint64_t{++link.generation} << 32U | remote;
   link.read_by_peer = false;
   link.waiting = 0;
   link.peer = nullptr;
@@ -189,14 +189,14 @@ RemoteId ShmRail::take_link() {
 }
 
 void ShmRail::lose(RemoteId remote, int error, bool refused) {
-  Link& link = *links_[remote];
-  link.state = Link::State::lost;
+  ShmLink& link = *links_[remote];
+  link.state = ShmLink::State::lost;
   Event event;
   event.kind = Event::Kind::lost;
   event.remote = remote;
   event.error = error;
   event.refused = refused;
-  event.unwanted = error == kLifeRefused;
+  event.unwanted = error == kEpochRefused;
   if (error == kBadKey) event.blame = Blame::operation;  // of a write that its sender holds for done
   tell(event);
 }
@@ -217,29 +217,29 @@ std::optional<Delivery> ShmRail::delivery(RemoteId remote) {
 
 void ShmRail::lose_links_to(const Peer& peer, int error) {
   for (RemoteId remote = 0; remote < links_.size(); ++remote) {
-    Link& link = *links_[remote];
+    ShmLink& link = *links_[remote];
     if (link.peer != &peer) continue;
     link.peer = nullptr;
-    if (link.state == Link::State::connecting || link.state == Link::State::up) lose(remote, error, false);
+    if (link.state == ShmLink::State::connecting || link.state == ShmLink::State::up) lose(remote, error, false);
   }
 }
 
 void ShmRail::disconnect(RemoteId remote) {
   if (!known(remote)) return;
-  Link& link = *links_[remote];
+  ShmLink& link = *links_[remote];
   // Before anybody is told that the memory of what was under way is free: a peer that reads it from now on finds the
   // guard gone. Sequentially consistent, as the reader's fence.
   link.guard.store(0);
   if (link.peer != nullptr) {
     std::erase_if(link.peer->moving, [&](std::uint32_t index) { return operations_[index].link == remote; });
-    owe(*link.peer, {kBye, 0, {link.number, link.state == Link::State::connecting ? 0U : 1U}, {}});
+    owe(*link.peer, {kBye, 0, {link.number, link.state == ShmLink::State::connecting ? 0U : 1U}, {}});
   }
   if (!stopped_) {
     for (Operation& operation : operations_)
       if (operation.kind != Operation::Kind::free && operation.link == remote && !operation.ended) end(operation);
   }
   pending_.forget_lost(remote);
-  link.state = Link::State::free;
+  link.state = ShmLink::State::free;
   link.peer = nullptr;
   free_links_.push_back(remote);
 }
@@ -285,7 +285,7 @@ void ShmRail::forget_if_gone(Peer& peer) {
 void ShmRail::left(Inbound& from, bool died) {
   auto* const peer = static_cast<Peer*>(from.user);
   if (peer == nullptr) return;  // it never said anything
-  for (const Guest& guest : std::exchange(peer->guests, {})) report_left(guest.tag);
+  for (const ShmInboundLink& inbound_link : std::exchange(peer->inbound_links, {})) report_left(inbound_link.tag);
   if (died) lose_links_to(*peer, kPeerGone);  // no answer comes any more, even if only the ring is broken
   peer->jobs.clear();
   peer->in = nullptr;
@@ -315,12 +315,12 @@ void ShmRail::look_at_rings() {
   }
 }
 
-// ---- Guests ----
+// ---- Inbound links ----
 
 bool ShmRail::welcome(const LinkTag& tag) const {
-  const auto lives = lives_.find(tag.id);
-  if (lives == lives_.end()) return true;
-  return tag.epoch >= lives->second.newest && (!lives->second.fenced || tag.epoch > *lives->second.fenced);
+  const auto epochs = epochs_.find(tag.id);
+  if (epochs == epochs_.end()) return true;
+  return tag.epoch >= epochs->second.newest && (!epochs->second.fenced || tag.epoch > *epochs->second.fenced);
 }
 
 void ShmRail::take_hello(Peer& peer, const Record& record) {
@@ -331,20 +331,21 @@ void ShmRail::take_hello(Peer& peer, const Record& record) {
     return;
   }
   if (!welcome(tag)) {
-    owe(peer, {kShut, 0, {number, kLifeRefused}, {}});
+    owe(peer, {kShut, 0, {number, kEpochRefused}, {}});
     return;
   }
-  // The sender has given up the lives before this one.
-  if (tag.epoch != 0) close_guests(tag.id, tag.epoch - 1, kLifeRefused, true);
-  peer.guests.push_back({number, tag, record.more[1], record.more[2]});
-  lives_[tag.id].newest = tag.epoch;
+  // The sender has given up the epochs before this one.
+  if (tag.epoch != 0) close_inbound_links(tag.id, tag.epoch - 1, kEpochRefused, true);
+  peer.inbound_links.push_back({number, tag, record.more[1], record.more[2]});
+  epochs_[tag.id].newest = tag.epoch;
   tell_shares(peer);
   owe(peer, {kWelcome, 0, {number, peer.memory.readable() ? 1U : 0U}, {}});
 }
 
 void ShmRail::shut(Peer& peer, std::uint64_t number, Trouble why) {
   drop_jobs(peer, number);
-  std::erase_if(peer.guests, [number](const Guest& guest) { return guest.number == number; });
+  std::erase_if(peer.inbound_links,
+                [number](const ShmInboundLink& inbound_link) { return inbound_link.number == number; });
   owe(peer, {kShut, 0, {number, static_cast<std::uint64_t>(why)}, {}});
 }
 
@@ -352,12 +353,12 @@ void ShmRail::drop_jobs(Peer& peer, std::uint64_t number) {
   std::erase_if(peer.jobs, [number](const Job& job) { return job.number == number; });
 }
 
-void ShmRail::close_guests(LinkName id, std::uint32_t epoch, Trouble why, bool report) {
+void ShmRail::close_inbound_links(LinkName id, std::uint32_t epoch, Trouble why, bool report) {
   for (auto& [identity, peer] : peers_) {
-    for (const Guest& guest : std::vector<Guest>(peer->guests)) {
-      if (guest.tag.id != id || guest.tag.epoch > epoch) continue;
-      shut(*peer, guest.number, why);
-      if (report) report_left(guest.tag);
+    for (const ShmInboundLink& inbound_link : std::vector<ShmInboundLink>(peer->inbound_links)) {
+      if (inbound_link.tag.id != id || inbound_link.tag.epoch > epoch) continue;
+      shut(*peer, inbound_link.number, why);
+      if (report) report_left(inbound_link.tag);
     }
   }
 }
@@ -371,24 +372,25 @@ void ShmRail::report_left(const LinkTag& tag) {
 
 void ShmRail::take_bye(Peer& peer, const Record& record) {
   const std::uint64_t number = record.arguments[0];
-  const Guest* const guest = guest_of(peer, number);
-  if (guest == nullptr) return;
-  const LinkTag tag = guest->tag;
+  const ShmInboundLink* const inbound_link = inbound_link_of(peer, number);
+  if (inbound_link == nullptr) return;
+  const LinkTag tag = inbound_link->tag;
   drop_jobs(peer, number);
-  std::erase_if(peer.guests, [number](const Guest& each) { return each.number == number; });
+  std::erase_if(peer.inbound_links, [number](const ShmInboundLink& each) { return each.number == number; });
   if (record.arguments[1] != 0) report_left(tag);
 }
 
-/// Exact: everything that lands here is stored by this process, in its own `poll`, and only for guests that stand. What
-/// a shut guest has in its ring is taken out unread; a long write that was half done stays half done.
+/// Exact: everything that lands here is stored by this process, in its own `poll`, and only for inbound links that
+/// stand. What a shut inbound link has in its ring is taken out unread; a long write that was half done stays half
+/// done.
 bool ShmRail::fence(LinkTag tag) {
-  Lives& lives = lives_[tag.id];
-  if (!lives.fenced || *lives.fenced < tag.epoch) {
-    lives.fenced = tag.epoch;
-    close_guests(tag.id, tag.epoch, kFenced, false);
-    lives.fence_mark = pending_.mark();
+  InboundEpochs& epochs = epochs_[tag.id];
+  if (!epochs.fenced || *epochs.fenced < tag.epoch) {
+    epochs.fenced = tag.epoch;
+    close_inbound_links(tag.id, tag.epoch, kFenced, false);
+    epochs.fence_mark = pending_.mark();
   }
-  return !copies_of(tag) && pending_.past(lives.fence_mark);
+  return !copies_of(tag) && pending_.past(epochs.fence_mark);
 }
 
 // ---- Memory ----
@@ -423,7 +425,7 @@ std::string ShmRail::describe_error(int error) const {
                                            "no such endpoint in shared memory",
                                            "the peer's endpoint is gone",
                                            "the ring to the peer is broken",
-                                           "the peer refuses this life of the link",
+                                           "the peer refuses this epoch of the link",
                                            "the peer has shut out the link",
                                            "no registered memory there",
                                            "the peer cannot read this process's memory",

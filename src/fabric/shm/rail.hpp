@@ -56,17 +56,17 @@ class ShmRail final : public Rail, private Listener {
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
-  void forget(LinkName link) override { lives_.erase(link); }
+  void forget(LinkName link) override { epochs_.erase(link); }
   Liveness liveness(RemoteId remote) override;
   std::optional<Delivery> delivery(RemoteId remote) override;
 
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void revoke(const Registration& registration) override;
 
-  Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
-  Post receive(LocalPiece buffer, PostContext* context) override;
-  Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;
-  Post read(RemotePiece from, LocalPiece to, PostContext* context) override;
+  Post send(RemoteId remote, LocalChunk message, PostContext* context) override;
+  Post receive(LocalChunk buffer, PostContext* context) override;
+  Post write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) override;
+  Post read(RemoteChunk from, LocalChunk to, PostContext* context) override;
   std::size_t poll(std::span<Event> events) override;
   int descriptor() const override;
   bool arm() override;
@@ -83,12 +83,12 @@ class ShmRail final : public Rail, private Listener {
   struct Peer;
 
   /// A way to a peer's rail.
-  struct Link {
+  struct ShmLink {
     enum class State : std::uint8_t { free, connecting, up, lost };
     State state = State::free;
-    bool read_by_peer = false;  ///< the peer gets long writes itself
-    std::uint32_t life = 0;     ///< counts the links that had this place
-    std::uint32_t waiting = 0;  ///< operations that are not done
+    bool read_by_peer = false;     ///< the peer gets long writes itself
+    std::uint32_t generation = 0;  ///< counts the links that had this slot
+    std::uint32_t waiting = 0;     ///< operations that are not done
     std::uint64_t number = 0;
     Peer* peer = nullptr;  ///< null once that is gone
     /// A random word while the link lives, then 0. The peer reads it after it has read a long write's bytes: they count
@@ -96,12 +96,12 @@ class ShmRail final : public Rail, private Listener {
     std::atomic<std::uint64_t> guard{0};
   };
   /// A peer's link to here.
-  struct Guest {
+  struct ShmInboundLink {
     std::uint64_t number = 0;
     LinkTag tag;
     std::uint64_t guard_address = 0;
     std::uint64_t guard = 0;
-    std::size_t landing = 0;        ///< bytes of the write whose pieces are arriving
+    std::size_t landing = 0;        ///< bytes of the write whose chunks are arriving
     bool bad_write = false;         ///< one of them had a bad key
     Trouble bad_copy = kNoTrouble;  ///< one of its copies by a GPU failed
   };
@@ -119,21 +119,21 @@ class ShmRail final : public Rail, private Listener {
     bool ended = false;              ///< its link has gone: it fails when its copies are done
     std::uint32_t copying = 0;       ///< device copies under way that touch `local`
     DeviceMemory* device = nullptr;  ///< `local` is device memory
-    std::uint64_t place = 0;         ///< of a device read: a DevicePlace
+    std::uint64_t location = 0;      ///< of a device read: a DeviceLocation
     std::uint32_t index = 0;         ///< in the table
-    std::uint32_t use = 1;           ///< how often that place was used: with the index it is the operation's handle
+    std::uint32_t use = 1;           ///< how often that slot was used: with the index it is the operation's handle
     RemoteId link = 0;
     PostContext* context = nullptr;
     std::byte* local = nullptr;
     std::size_t bytes = 0;
     std::size_t moved = 0;
-    RemotePiece remote;
+    RemoteChunk remote;
     WriteOptions options;
   };
   /// What a peer has asked for and takes time.
   struct Job {
     bool pull = false;         ///< else an answer to a read
-    bool from_device = false;  ///< `source` is a DevicePlace
+    bool from_device = false;  ///< `source` is a DeviceLocation
     bool immediate_wanted = false;
     std::uint32_t immediate = 0;
     std::uint64_t number = 0;
@@ -186,7 +186,7 @@ class ShmRail final : public Rail, private Listener {
     Outbound* out = nullptr;
     Inbound* in = nullptr;
     PeerMemory memory;
-    std::vector<Guest> guests;
+    std::vector<ShmInboundLink> inbound_links;
     std::deque<Control> owed;          ///< found no room in the ring
     std::deque<std::uint32_t> moving;  ///< operations with something to move
     std::deque<Job> jobs;
@@ -195,11 +195,11 @@ class ShmRail final : public Rail, private Listener {
     bool busy = false;                          ///< in `busy_`
   };
   struct Receive {
-    LocalPiece buffer;
+    LocalChunk buffer;
     PostContext* context = nullptr;
   };
-  /// What is known of a peer's link over all its lives.
-  struct Lives {
+  /// What is known of a peer's link over all its epochs.
+  struct InboundEpochs {
     std::uint32_t newest = 0;
     std::optional<std::uint32_t> fenced;  ///< up to this one they are shut out
     std::uint64_t fence_mark = 0;         ///< the events that came before the fence
@@ -208,8 +208,8 @@ class ShmRail final : public Rail, private Listener {
   explicit ShmRail(const Options& options);
   Result<void> start();
 
-  // rail.cc: links, guests, registrations
-  bool known(RemoteId remote) const { return remote < links_.size() && links_[remote]->state != Link::State::free; }
+  // rail.cc: links, inbound links, registrations
+  bool known(RemoteId remote) const { return remote < links_.size() && links_[remote]->state != ShmLink::State::free; }
   RemoteId take_link();
   void lose(RemoteId remote, int error, bool refused);
   void lose_links_to(const Peer& peer, int error);
@@ -219,7 +219,7 @@ class ShmRail final : public Rail, private Listener {
   void forget_if_gone(Peer& peer);
   bool welcome(const LinkTag& tag) const;
   void shut(Peer& peer, std::uint64_t number, Trouble why);
-  void close_guests(LinkName id, std::uint32_t epoch, Trouble why, bool report);
+  void close_inbound_links(LinkName id, std::uint32_t epoch, Trouble why, bool report);
   void report_left(const LinkTag& tag);
   static void drop_jobs(Peer& peer, std::uint64_t number);
   void left(Inbound& from, bool died) override;
@@ -230,12 +230,12 @@ class ShmRail final : public Rail, private Listener {
   void tell(const Event& event);
   void tell_done(Event::Kind kind, PostContext* context, std::size_t bytes);
   void tell_failed(PostContext* context, int error);
-  Link* ready(RemoteId remote) {
-    return remote < links_.size() && links_[remote]->state == Link::State::up ? links_[remote].get() : nullptr;
+  ShmLink* ready(RemoteId remote) {
+    return remote < links_.size() && links_[remote]->state == ShmLink::State::up ? links_[remote].get() : nullptr;
   }
   Post refuse(const char* operation, RemoteId remote);
   Post fail(const char* operation, int error);
-  Operation* take_operation(Operation::Kind kind, RemoteId link, LocalPiece local, const RemotePiece& remote,
+  Operation* take_operation(Operation::Kind kind, RemoteId link, LocalChunk local, const RemoteChunk& remote,
                             PostContext* context);
   static std::uint64_t handle_of(const Operation& operation);
   Operation* find(const Peer& peer, std::uint64_t handle);
@@ -243,10 +243,10 @@ class ShmRail final : public Rail, private Listener {
   void complete(Operation& operation, Event::Kind kind);
   void fail_operation(Operation& operation, int error);
   void end(Operation& operation);
-  Post write_long(Link& link, const RemotePiece& to, LocalPiece from, WriteOptions options, PostContext* context);
+  Post write_long(ShmLink& link, const RemoteChunk& to, LocalChunk from, WriteOptions options, PostContext* context);
   void begin(Peer& peer, Operation& operation);
   Control request_of(const Operation& operation) const;
-  static bool put_piece(Outbound& out, std::uint64_t number, const RemotePiece& to, std::span<const std::byte> bytes,
+  static bool put_chunk(Outbound& out, std::uint64_t number, const RemoteChunk& to, std::span<const std::byte> bytes,
                         std::uint64_t handle, const WriteOptions& options, bool last);
   static bool put_control(Outbound& out, const Control& control);
   void owe(Peer& peer, const Control& control);
@@ -275,8 +275,8 @@ class ShmRail final : public Rail, private Listener {
   bool take_answer(Peer& peer, const Arrival& arrival);
   void take_done(Peer& peer, const Record& record);
   void send_after_all(Peer& peer, Operation& operation);
-  Link* own_link(const Peer& peer, std::uint64_t number);
-  static Guest* guest_of(Peer& peer, std::uint64_t number);
+  ShmLink* own_link(const Peer& peer, std::uint64_t number);
+  static ShmInboundLink* inbound_link_of(Peer& peer, std::uint64_t number);
   void land(std::size_t bytes, std::uint32_t immediate);
 
   // rail_device.cc: memory of GPUs. The processor never touches it: the owner's GPU copies.
@@ -292,12 +292,13 @@ class ShmRail final : public Rail, private Listener {
   void take_share(Peer& peer, const Arrival& arrival);
   void take_unshare(Peer& peer, const Record& record);
   void take_answer_share(Peer& peer, const Record& record);
-  std::optional<DeviceSource> resolve(Peer& peer, std::uint64_t place, std::size_t bytes, int device);
+  std::optional<DeviceSource> resolve(Peer& peer, std::uint64_t location, std::size_t bytes, int device);
   static int device_of(const Operation& operation);
   bool begin_copy(int device, void* to, const void* from, std::size_t bytes, DeviceCopy copy);
   bool do_device_job(Peer& peer, Job& job, const Registrations::Found& found);
   bool move_device_read(Peer& peer, Operation& operation);
-  bool write_from_ring(Peer& peer, const Guest& guest, const Arrival& arrival, const Registrations::Found& to);
+  bool write_from_ring(Peer& peer, const ShmInboundLink& inbound_link, const Arrival& arrival,
+                       const Registrations::Found& to);
   bool answer_from_ring(Operation& operation, const Arrival& arrival);
   void finish_copies();
   void finish(DeviceCopy& copy, bool good);
@@ -316,9 +317,9 @@ class ShmRail final : public Rail, private Listener {
   std::unique_ptr<Endpoint> core_;
   std::map<std::array<std::uint8_t, 16>, std::unique_ptr<Peer>> peers_;  ///< by identity
   std::vector<Peer*> busy_;                                              ///< have something to move
-  std::vector<std::unique_ptr<Link>> links_;                             ///< by RemoteId; peers look at their guards
+  std::vector<std::unique_ptr<ShmLink>> links_;                          ///< by RemoteId; peers look at their guards
   std::vector<RemoteId> free_links_;
-  std::map<LinkName, Lives> lives_;  ///< by link id
+  std::map<LinkName, InboundEpochs> epochs_;  ///< by link id
   Registrations registrations_;
   std::vector<std::unique_ptr<DeviceMemory>> device_memory_;
   std::uint32_t next_share_ = 1;

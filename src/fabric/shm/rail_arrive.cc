@@ -61,23 +61,23 @@ bool ShmRail::take(Inbound& from, const Arrival& arrival) {
   }
 }
 
-ShmRail::Guest* ShmRail::guest_of(Peer& peer, std::uint64_t number) {
-  for (Guest& guest : peer.guests)
-    if (guest.number == number) return &guest;
+ShmRail::ShmInboundLink* ShmRail::inbound_link_of(Peer& peer, std::uint64_t number) {
+  for (ShmInboundLink& inbound_link : peer.inbound_links)
+    if (inbound_link.number == number) return &inbound_link;
   return nullptr;
 }
 
-ShmRail::Link* ShmRail::own_link(const Peer& peer, std::uint64_t number) {
+ShmRail::ShmLink* ShmRail::own_link(const Peer& peer, std::uint64_t number) {
   const auto remote = static_cast<RemoteId>(number);
   if (!known(remote)) return nullptr;
-  Link& link = *links_[remote];
+  ShmLink& link = *links_[remote];
   return link.number == number && link.peer == &peer ? &link : nullptr;
 }
 
 bool ShmRail::take_message(Peer& peer, const Arrival& arrival) {
   const std::size_t bytes = arrival.word.bytes;
   if (bytes > Record::kShort) prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
-  if (guest_of(peer, arrival.record->arguments[0]) == nullptr) return true;  // shut out: never happened
+  if (inbound_link_of(peer, arrival.record->arguments[0]) == nullptr) return true;  // shut out: never happened
   if (receive_count_ == 0) return false;
   const Receive receive = receives_[first_receive_];
   first_receive_ = (first_receive_ + 1) % kDepth;
@@ -103,33 +103,33 @@ void ShmRail::land(std::size_t bytes, std::uint32_t immediate) {
 bool ShmRail::take_write(Peer& peer, const Arrival& arrival) {
   const Record& record = *arrival.record;
   const std::uint64_t number = record.arguments[0];
-  Guest* const guest = guest_of(peer, number);
-  if (guest == nullptr) return true;
+  ShmInboundLink* const inbound_link = inbound_link_of(peer, number);
+  if (inbound_link == nullptr) return true;
   const std::uint64_t handle = record.more[1];
   const std::size_t bytes = arrival.word.bytes;
   const bool last = (arrival.word.flags & kLast) != 0;
   const Registrations::Found to = registrations_.find(record.arguments[1], record.more[0], bytes);
-  if (to.on_device() && !guest->bad_write) {
-    if (!write_from_ring(peer, *guest, arrival, to)) return false;
-    guest->landing = last ? 0 : guest->landing + bytes;
+  if (to.on_device() && !inbound_link->bad_write) {
+    if (!write_from_ring(peer, *inbound_link, arrival, to)) return false;
+    inbound_link->landing = last ? 0 : inbound_link->landing + bytes;
     return true;
   }
   if (to) {
     prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
     copy_bytes(to.memory, arrival.payload, bytes);
-    guest->landing += bytes;
+    inbound_link->landing += bytes;
   } else if (handle == 0) {
     // Its sender has been told that it is done: only the end of the link can tell it otherwise.
-    const LinkTag tag = guest->tag;
+    const LinkTag tag = inbound_link->tag;
     shut(peer, number, kBadKey);
     report_left(tag);
     return true;
   } else {
-    guest->bad_write = true;
+    inbound_link->bad_write = true;
   }
   if (!last) return true;
-  const bool good = !std::exchange(guest->bad_write, false);
-  const std::size_t landed = std::exchange(guest->landing, 0);
+  const bool good = !std::exchange(inbound_link->bad_write, false);
+  const std::size_t landed = std::exchange(inbound_link->landing, 0);
   if (good && (arrival.word.flags & kImmediate) != 0) land(landed, static_cast<std::uint32_t>(record.more[2]));
   if (handle != 0) owe(peer, {kDone, 0, {handle, static_cast<std::uint64_t>(good ? kNoTrouble : kBadKey)}, {}});
   return true;
@@ -138,7 +138,7 @@ bool ShmRail::take_write(Peer& peer, const Arrival& arrival) {
 void ShmRail::take_job(Peer& peer, const Arrival& arrival) {
   const Record& record = *arrival.record;
   const std::uint64_t number = record.arguments[0];
-  if (guest_of(peer, number) == nullptr) return;
+  if (inbound_link_of(peer, number) == nullptr) return;
   if (peer.jobs.size() >= kMostOwed) {
     shut(peer, number, kTooMany);
     return;
@@ -163,22 +163,22 @@ void ShmRail::take_job(Peer& peer, const Arrival& arrival) {
 }
 
 void ShmRail::take_check(Peer& peer, const Record& record) {
-  if (guest_of(peer, record.arguments[0]) == nullptr) return;
+  if (inbound_link_of(peer, record.arguments[0]) == nullptr) return;
   const bool good = static_cast<bool>(registrations_.find(record.arguments[1], record.more[0], record.more[2]));
   owe(peer, {kDone, 0, {record.more[1], static_cast<std::uint64_t>(good ? kNoTrouble : kBadKey)}, {}});
 }
 
 void ShmRail::take_welcome(Peer& peer, const Record& record) {
-  Link* const link = own_link(peer, record.arguments[0]);
-  if (link == nullptr || link->state != Link::State::connecting) return;
-  link->state = Link::State::up;
+  ShmLink* const link = own_link(peer, record.arguments[0]);
+  if (link == nullptr || link->state != ShmLink::State::connecting) return;
+  link->state = ShmLink::State::up;
   link->read_by_peer = record.arguments[1] != 0;
   tell_shares(peer);
 }
 
 void ShmRail::take_shut(Peer& peer, const Record& record) {
-  const Link* const link = own_link(peer, record.arguments[0]);
-  if (link == nullptr || link->state == Link::State::lost) return;
+  const ShmLink* const link = own_link(peer, record.arguments[0]);
+  if (link == nullptr || link->state == ShmLink::State::lost) return;
   lose(static_cast<RemoteId>(record.arguments[0]), static_cast<int>(record.arguments[1]), false);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 /// What one post or one poll puts into a ring: less than the peer frees at once, so that a message finds room too.
 std::size_t share_of(const Outbound& out) { return out.most_payload() / 2; }
-std::size_t piece_of(const Outbound& out) { return std::min(kMostPiece, out.most_payload() / 4); }
+std::size_t chunk_of(const Outbound& out) { return std::min(kMostChunk, out.most_payload() / 4); }
 
 }  // namespace
 
@@ -46,8 +46,8 @@ void ShmRail::tell_failed(PostContext* context, int error) {
 
 // ---- Operations that are not done at once ----
 
-ShmRail::Operation* ShmRail::take_operation(Operation::Kind kind, RemoteId link, LocalPiece local,
-                                            const RemotePiece& remote, PostContext* context) {
+ShmRail::Operation* ShmRail::take_operation(Operation::Kind kind, RemoteId link, LocalChunk local,
+                                            const RemoteChunk& remote, PostContext* context) {
   if (links_[link]->waiting >= kDepth) return nullptr;
   if (free_operations_.empty()) {
     free_operations_.push_back(static_cast<std::uint32_t>(operations_.size()));
@@ -118,11 +118,11 @@ Post ShmRail::fail(const char* operation, int error) {
 Post ShmRail::refuse(const char* operation, RemoteId remote) {
   if (stopped_) return fail(operation, kStopped);
   if (!known(remote)) return fail(operation, kEnded);
-  return links_[remote]->state == Link::State::connecting ? Post::busy : fail(operation, kPeerGone);
+  return links_[remote]->state == ShmLink::State::connecting ? Post::busy : fail(operation, kPeerGone);
 }
 
-Post ShmRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
-  const Link* const link = ready(remote);
+Post ShmRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
+  const ShmLink* const link = ready(remote);
   if (link == nullptr) return refuse("send", remote);
   if (message.bytes > kMostMessage) return fail("send", kTooLong);
   if (pending_.size() >= kDepth) return Post::busy;
@@ -146,29 +146,29 @@ Post ShmRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
   return Post::posted;
 }
 
-Post ShmRail::receive(LocalPiece buffer, PostContext* context) {
+Post ShmRail::receive(LocalChunk buffer, PostContext* context) {
   if (stopped_) return fail("receive", kStopped);
   if (receive_count_ == kDepth) return Post::busy;
   receives_[(first_receive_ + receive_count_++) % kDepth] = {buffer, context};
   return Post::posted;
 }
 
-Post ShmRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) {
-  Link* const link = ready(to.remote);
+Post ShmRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
+  ShmLink* const link = ready(to.remote);
   if (link == nullptr) return refuse("write", to.remote);
   if (from.bytes > kMostWrite) return fail("write", kTooLong);
   if (pending_.size() >= kDepth) return Post::busy;
   Outbound& out = *link->peer->out;
-  if (!options.delivery_complete && from.descriptor == nullptr && from.bytes <= piece_of(out)) {
+  if (!options.delivery_complete && from.descriptor == nullptr && from.bytes <= chunk_of(out)) {
     const auto* const bytes = static_cast<const std::byte*>(from.address);
-    if (!put_piece(out, link->number, to, {bytes, from.bytes}, 0, options, true)) return Post::busy;
+    if (!put_chunk(out, link->number, to, {bytes, from.bytes}, 0, options, true)) return Post::busy;
     tell_done(Event::Kind::written, context, from.bytes);
     return Post::posted;
   }
   return write_long(*link, to, from, options, context);
 }
 
-Post ShmRail::write_long(Link& link, const RemotePiece& to, LocalPiece from, WriteOptions options,
+Post ShmRail::write_long(ShmLink& link, const RemoteChunk& to, LocalChunk from, WriteOptions options,
                          PostContext* context) {
   const bool on_device = from.descriptor != nullptr;
   if (on_device && !link.read_by_peer) return fail("write", kNotMapped);
@@ -181,8 +181,8 @@ Post ShmRail::write_long(Link& link, const RemotePiece& to, LocalPiece from, Wri
   return Post::posted;
 }
 
-Post ShmRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
-  Link* const link = ready(from.remote);
+Post ShmRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
+  ShmLink* const link = ready(from.remote);
   if (link == nullptr) return refuse("read", from.remote);
   if (to.bytes > kMostWrite) return fail("read", kTooLong);
   Peer& peer = *link->peer;
@@ -206,7 +206,7 @@ void ShmRail::begin(Peer& peer, Operation& operation) {
 /// What an operation asks of the peer.
 ShmRail::Control ShmRail::request_of(const Operation& operation) const {
   const std::uint64_t number = links_[operation.link]->number;
-  const RemotePiece& remote = operation.remote;
+  const RemoteChunk& remote = operation.remote;
   const std::uint64_t handle = handle_of(operation);
   if (operation.kind != Operation::Kind::pull) {
     const RailKind kind = operation.kind == Operation::Kind::fetch ? kRead : kCheck;
@@ -216,7 +216,7 @@ ShmRail::Control ShmRail::request_of(const Operation& operation) const {
   std::uint64_t source = reinterpret_cast<std::uintptr_t>(operation.local);
   if (operation.device != nullptr) {
     flags |= kFromDevice;
-    source = DevicePlace::pack(operation.device->share, source - operation.device->allocation.base);
+    source = DeviceLocation::pack(operation.device->share, source - operation.device->allocation.base);
   }
   return {kPull,
           static_cast<std::uint8_t>(flags),
@@ -224,7 +224,7 @@ ShmRail::Control ShmRail::request_of(const Operation& operation) const {
           {remote.address, handle, std::uint64_t{operation.bytes} << 32U | operation.options.immediate, source}};
 }
 
-bool ShmRail::put_piece(Outbound& out, std::uint64_t number, const RemotePiece& to, std::span<const std::byte> bytes,
+bool ShmRail::put_chunk(Outbound& out, std::uint64_t number, const RemoteChunk& to, std::span<const std::byte> bytes,
                         std::uint64_t handle, const WriteOptions& options, bool last) {
   const Reservation room = out.reserve(bytes.size());
   if (room.record == nullptr) return false;
@@ -335,15 +335,15 @@ bool ShmRail::move(Peer& peer, Operation& operation, std::size_t& budget, std::s
 bool ShmRail::move_write(Peer& peer, Operation& operation, std::size_t& budget) {
   const std::uint64_t number = links_[operation.link]->number;
   const std::uint64_t handle = operation.options.delivery_complete ? handle_of(operation) : 0;
-  const std::size_t most = piece_of(*peer.out);
+  const std::size_t most = chunk_of(*peer.out);
   for (bool last = false; !last;) {
     const std::size_t rest = operation.bytes - operation.moved;
     const std::size_t bytes = std::min(rest, most);
     last = bytes == rest;
     if (budget < bytes) return false;
-    RemotePiece to = operation.remote;
+    RemoteChunk to = operation.remote;
     to.address += operation.moved;
-    if (!put_piece(*peer.out, number, to, {operation.local + operation.moved, bytes}, handle, operation.options, last))
+    if (!put_chunk(*peer.out, number, to, {operation.local + operation.moved, bytes}, handle, operation.options, last))
       return false;
     operation.moved += bytes;
     budget -= bytes;
@@ -401,15 +401,16 @@ bool ShmRail::do_pull(Peer& peer, Job& job, std::byte* memory, std::size_t& copi
 /// Whether the link was alive after all that was read so far. The fence keeps the look at the guard behind the reads:
 /// a sender takes the guard away before it lets anybody touch the memory.
 bool ShmRail::guard_holds(Peer& peer, std::uint64_t number) {
-  const Guest* const guest = guest_of(peer, number);
+  const ShmInboundLink* const inbound_link = inbound_link_of(peer, number);
   std::uint64_t word = 0;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  return guest != nullptr && guest->guard != 0 &&
-         peer.memory.read(std::as_writable_bytes(std::span(&word, 1)), guest->guard_address) && word == guest->guard;
+  return inbound_link != nullptr && inbound_link->guard != 0 &&
+         peer.memory.read(std::as_writable_bytes(std::span(&word, 1)), inbound_link->guard_address) &&
+         word == inbound_link->guard;
 }
 
 bool ShmRail::do_answer(Peer& peer, Job& job, const std::byte* memory, std::size_t& budget) {
-  const std::size_t most = piece_of(*peer.out);
+  const std::size_t most = chunk_of(*peer.out);
   do {
     const std::size_t bytes = std::min(job.bytes - job.moved, most);
     if (budget < bytes) return false;

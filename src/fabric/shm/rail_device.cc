@@ -20,7 +20,7 @@ Result<DeviceMemory*> ShmRail::device_memory(std::span<std::byte> memory) {
   if (!found || memory.size() > found->base + found->bytes - address)
     return Error(Status::invalid, fmt::format("shared memory: {} bytes at {} are not in one allocation of a GPU",
                                               memory.size(), static_cast<const void*>(memory.data())));
-  if (found->bytes >= std::size_t{1} << DevicePlace::kOffsetBits || next_share_ == DevicePlace::kMostShares)
+  if (found->bytes >= std::size_t{1} << DeviceLocation::kOffsetBits || next_share_ == DeviceLocation::kMostShares)
     return Error(Status::no_memory, "shared memory: too much memory of GPUs for one rail");
   // Another allocation may have taken the address of one that was freed while it was registered.
   const auto known = std::ranges::find_if(device_memory_, [&](const auto& each) {
@@ -83,14 +83,14 @@ void ShmRail::tell_shares(Peer& peer) {
 
 void ShmRail::take_share(Peer& peer, const Arrival& arrival) {
   const std::uint64_t number = arrival.record->arguments[0];
-  if (arrival.word.bytes != sizeof(accelerator::ShareHandle) || number >= DevicePlace::kMostShares) return;
+  if (arrival.word.bytes != sizeof(accelerator::ShareHandle) || number >= DeviceLocation::kMostShares) return;
   if (peer.shares.size() >= kMostOwed) return;  // it is not believed that it has so many
   PeerShare share;
   std::memcpy(&share.handle, arrival.payload, sizeof share.handle);
   share.base = arrival.record->arguments[1];
   peer.shares[static_cast<std::uint32_t>(number)] = std::move(share);
   const int device = device_memory_.empty() ? -1 : device_memory_.front()->allocation.device;
-  static_cast<void>(resolve(peer, DevicePlace::pack(static_cast<std::uint32_t>(number), 0), 1, device));
+  static_cast<void>(resolve(peer, DeviceLocation::pack(static_cast<std::uint32_t>(number), 0), 1, device));
 }
 
 void ShmRail::take_unshare(Peer& peer, const Record& record) {
@@ -98,12 +98,13 @@ void ShmRail::take_unshare(Peer& peer, const Record& record) {
 }
 
 /// Where the bytes of a peer are in this process, for copies by `device`; -1: by the GPU that they are on.
-std::optional<ShmRail::DeviceSource> ShmRail::resolve(Peer& peer, std::uint64_t place, std::size_t bytes, int device) {
-  const auto entry = peer.shares.find(DevicePlace::share(place));
+std::optional<ShmRail::DeviceSource> ShmRail::resolve(Peer& peer, std::uint64_t location, std::size_t bytes,
+                                                      int device) {
+  const auto entry = peer.shares.find(DeviceLocation::share(location));
   accelerator::Driver* const driver = accelerator::driver();
   if (entry == peer.shares.end() || driver == nullptr) return std::nullopt;
   PeerShare& share = entry->second;
-  const std::uint64_t offset = DevicePlace::offset(place);
+  const std::uint64_t offset = DeviceLocation::offset(location);
   if (share.unusable || offset > share.handle.bytes || bytes > share.handle.bytes - offset) return std::nullopt;
   if (peer.memory.own()) {
     const auto* const address = reinterpret_cast<const std::byte*>(share.base + offset);
@@ -155,17 +156,17 @@ bool ShmRail::do_device_job(Peer& peer, Job& job, const Registrations::Found& fo
     Trouble trouble = kNoTrouble;
     const bool told = tell_share(peer, **memory, trouble);
     const std::uint64_t offset = reinterpret_cast<std::uintptr_t>(found.memory) - (*memory)->allocation.base;
-    const std::uint64_t place = DevicePlace::pack((*memory)->share, offset);
+    const std::uint64_t location = DeviceLocation::pack((*memory)->share, offset);
     --(*memory)->users;  // its registration keeps it
     if (trouble != kNoTrouble) return fail(trouble);
-    if (told) owe(peer, {kAnswerShare, 0, {job.handle, place}, {}});
+    if (told) owe(peer, {kAnswerShare, 0, {job.handle, location}, {}});
     return told;
   }
-  const Guest* const guest = guest_of(peer, job.number);
-  if (guest == nullptr) return true;
+  const ShmInboundLink* const inbound_link = inbound_link_of(peer, job.number);
+  if (inbound_link == nullptr) return true;
   DeviceCopy copy;
   copy.peer = &peer;
-  copy.link = guest->tag;
+  copy.link = inbound_link->tag;
   copy.number = job.number;
   copy.key = job.key;
   copy.handle = job.handle;
@@ -211,7 +212,8 @@ bool ShmRail::do_device_job(Peer& peer, Job& job, const Registrations::Found& fo
 }
 
 /// Bytes of a write that came through the ring, for device memory. False: no buffer is free.
-bool ShmRail::write_from_ring(Peer& peer, const Guest& guest, const Arrival& arrival, const Registrations::Found& to) {
+bool ShmRail::write_from_ring(Peer& peer, const ShmInboundLink& inbound_link, const Arrival& arrival,
+                              const Registrations::Found& to) {
   const std::size_t bytes = arrival.word.bytes;
   DeviceCopy copy;
   copy.bounce = device_copies_.take_bounce();
@@ -219,20 +221,20 @@ bool ShmRail::write_from_ring(Peer& peer, const Guest& guest, const Arrival& arr
   const Record& record = *arrival.record;
   copy.last = (arrival.word.flags & kLast) != 0;
   copy.peer = &peer;
-  copy.link = guest.tag;
-  copy.number = guest.number;
+  copy.link = inbound_link.tag;
+  copy.number = inbound_link.number;
   copy.key = record.arguments[1];
   copy.address = record.more[0];
   copy.handle = record.more[1];
   copy.immediate_wanted = (arrival.word.flags & kImmediate) != 0;
   copy.immediate = static_cast<std::uint32_t>(record.more[2]);
-  copy.bytes = guest.landing + bytes;
+  copy.bytes = inbound_link.landing + bytes;
   copy_bytes(copy.bounce, arrival.payload, bytes);
   const std::byte* const bounce = copy.bounce;
   if (begin_copy(to.device, to.memory, bounce, bytes, std::move(copy))) return true;
   // The GPU is out of order: this link cannot deliver any more.
-  const LinkTag tag = guest.tag;
-  shut(peer, guest.number, kDeviceError);
+  const LinkTag tag = inbound_link.tag;
+  shut(peer, inbound_link.number, kDeviceError);
   report_left(tag);
   return true;
 }
@@ -266,13 +268,13 @@ void ShmRail::take_answer_share(Peer& peer, const Record& record) {
   if (!resolve(peer, record.arguments[1], operation->bytes, device_of(*operation)))
     return fail_operation(*operation, kNotMapped);
   operation->kind = Operation::Kind::device_read;
-  operation->place = record.arguments[1];
+  operation->location = record.arguments[1];
   if (!move_device_read(peer, *operation)) queue(peer, *operation);
 }
 
 /// True: all of it is being copied.
 bool ShmRail::move_device_read(Peer& peer, Operation& operation) {
-  const auto source = resolve(peer, operation.place, operation.bytes, device_of(operation));
+  const auto source = resolve(peer, operation.location, operation.bytes, device_of(operation));
   if (!source) {
     if (operation.copying == 0) fail_operation(operation, kNotMapped);
     return true;
@@ -352,18 +354,18 @@ void ShmRail::finish(DeviceCopy& copy, bool good) {
       trouble = kBadKey;
   }
   if (copy.bounce != nullptr) device_copies_.give_bounce(copy.bounce);
-  Guest* const guest = copy.peer != nullptr ? guest_of(*copy.peer, copy.number) : nullptr;
-  if (guest == nullptr) return;
-  if (trouble != kNoTrouble) guest->bad_copy = trouble;
+  ShmInboundLink* const inbound_link = copy.peer != nullptr ? inbound_link_of(*copy.peer, copy.number) : nullptr;
+  if (inbound_link == nullptr) return;
+  if (trouble != kNoTrouble) inbound_link->bad_copy = trouble;
   if (!copy.last) return;
-  trouble = std::exchange(guest->bad_copy, kNoTrouble);
+  trouble = std::exchange(inbound_link->bad_copy, kNoTrouble);
   if (copy.guarded && !guard_holds(*copy.peer, copy.number)) return;  // its sender has given it up, and knows
   if (trouble == kNoTrouble && copy.immediate_wanted) land(copy.bytes, copy.immediate);
   if (copy.handle != 0) {
     owe(*copy.peer, {kDone, 0, {copy.handle, static_cast<std::uint64_t>(trouble)}, {}});
   } else if (trouble != kNoTrouble) {
     // Its sender has been told that it is done: only the end of the link can tell it otherwise.
-    const LinkTag tag = guest->tag;
+    const LinkTag tag = inbound_link->tag;
     shut(*copy.peer, copy.number, trouble);
     report_left(tag);
   }

@@ -18,8 +18,8 @@ inline constexpr std::size_t kDepth = 1024;
 inline constexpr std::size_t kLeastSingleCopy = 64 * 1024;
 /// A slice of that: what one poll does for one peer.
 inline constexpr std::size_t kSlice = 512 * 1024;
-/// Longest piece of a write or an answer.
-inline constexpr std::size_t kMostPiece = 8 * 1024;
+/// Longest chunk of a write or an answer.
+inline constexpr std::size_t kMostChunk = 8 * 1024;
 /// Answers that a peer may leave unread before this rail takes nothing of it any more: more than its links can have
 /// asked for.
 inline constexpr std::size_t kMostOwed = 16 * kDepth;

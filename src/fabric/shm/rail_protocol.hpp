@@ -14,7 +14,7 @@ enum RailKind : std::uint8_t {
   kShut,       ///< number, a Trouble: the target takes nothing of this link any more
   kBye,        ///< number, 1 if it had been welcomed: the sender has ended the link
   kMessage,    ///< number; payload
-  kWrite,      ///< number, key | address, handle or 0, immediate; payload: a piece that stands for itself
+  kWrite,      ///< number, key | address, handle or 0, immediate; payload: a chunk that stands for itself
   kPull,     ///< number, key | address, handle, immediate and length, where the bytes are: the target gets them itself
   kRead,     ///< number, key | address, handle, bytes: to be answered
   kCheck,    ///< the same: the sender has read the bytes itself; are they what the key stands for?
@@ -26,12 +26,12 @@ enum RailKind : std::uint8_t {
 };
 
 /// Flags of a write.
-inline constexpr std::uint8_t kLast = 1;        ///< its last piece
+inline constexpr std::uint8_t kLast = 1;        ///< its last chunk
 inline constexpr std::uint8_t kImmediate = 2;   ///< to be told at the target
-inline constexpr std::uint8_t kFromDevice = 4;  ///< of a pull: the bytes are in device memory, at a DevicePlace
+inline constexpr std::uint8_t kFromDevice = 4;  ///< of a pull: the bytes are in device memory, at a DeviceLocation
 
-/// A place in device memory that was shared: the number of the allocation and an offset.
-struct DevicePlace {
+/// A location in device memory that was shared: the number of the allocation and an offset.
+struct DeviceLocation {
   static constexpr unsigned kOffsetBits = 40;
   static constexpr std::uint32_t kMostShares = 1U << 24U;
   static constexpr std::uint64_t pack(std::uint32_t share, std::uint64_t offset) {
@@ -44,19 +44,19 @@ struct DevicePlace {
 /// What goes wrong: the `error` of events, and what records say of it.
 enum Trouble : int {
   kNoTrouble = 0,
-  kNobodyThere,  ///< no endpoint of that identity
-  kPeerGone,     ///< it was there
-  kRingBroken,   ///< the peer wrote what cannot be
-  kLifeRefused,  ///< the target has fenced that life of the link, or knows a newer one
-  kFenced,       ///< the target has shut the link out
-  kBadKey,       ///< no such registration (any more), or not all of the bytes lie in it
-  kUnreadable,   ///< the target could not read the bytes out of the sender's memory
-  kTooMany,      ///< more requests than a link may have under way
-  kTooLong,      ///< a message longer than its receive
-  kEnded,        ///< the link was ended first
-  kStopped,      ///< the rail is stopped
-  kNotMapped,    ///< the target cannot map the sender's device memory
-  kDeviceError,  ///< the GPU failed
+  kNobodyThere,   ///< no endpoint of that identity
+  kPeerGone,      ///< it was there
+  kRingBroken,    ///< the peer wrote what cannot be
+  kEpochRefused,  ///< the target has fenced that epoch of the link, or knows a newer one
+  kFenced,        ///< the target has shut the link out
+  kBadKey,        ///< no such registration (any more), or not all of the bytes lie in it
+  kUnreadable,    ///< the target could not read the bytes out of the sender's memory
+  kTooMany,       ///< more requests than a link may have under way
+  kTooLong,       ///< a message longer than its receive
+  kEnded,         ///< the link was ended first
+  kStopped,       ///< the rail is stopped
+  kNotMapped,     ///< the target cannot map the sender's device memory
+  kDeviceError,   ///< the GPU failed
   kTroubles,
 };
 

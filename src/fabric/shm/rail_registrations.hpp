@@ -8,7 +8,7 @@
 
 namespace railyard::fabric::shm {
 
-/// A key is a place in the table and how often it was used. Counting begins at a random number, so that a key of an
+/// A key is a slot in the table and how often it was used. Counting begins at a random number, so that a key of an
 /// earlier rail hardly ever names something.
 class Registrations {
  public:
@@ -16,18 +16,18 @@ class Registrations {
 
   /// `device`: of which GPU; -1: host memory.
   std::uint64_t add(std::span<std::byte> memory, int device) {
-    std::uint32_t place = static_cast<std::uint32_t>(entries_.size());
+    std::uint32_t slot = static_cast<std::uint32_t>(entries_.size());
     if (free_.empty()) {
       entries_.push_back({{}, first_use_, -1, false});
     } else {
-      place = free_.back();
+      slot = free_.back();
       free_.pop_back();
     }
-    Entry& entry = entries_[place];
+    Entry& entry = entries_[slot];
     entry.memory = memory;
     entry.device = device;
     entry.live = true;
-    return std::uint64_t{entry.use} << 32U | place;
+    return std::uint64_t{entry.use} << 32U | slot;
   }
 
   /// From here on nothing is done under this key.
@@ -68,9 +68,9 @@ class Registrations {
     bool live = false;
   };
   Entry* live(std::uint64_t key) {
-    const auto place = static_cast<std::uint32_t>(key);
-    if (place >= entries_.size()) return nullptr;
-    Entry& entry = entries_[place];
+    const auto slot = static_cast<std::uint32_t>(key);
+    if (slot >= entries_.size()) return nullptr;
+    Entry& entry = entries_[slot];
     return entry.live && entry.use == key >> 32U ? &entry : nullptr;
   }
 

@@ -72,7 +72,7 @@ class Producer {
   void write(std::byte* to, const std::byte* from, std::size_t bytes) {
     if (bytes >= kLeastPast) {
       if (++long_writes_ % kWritesPerLook == 0) look_for_freed();
-      if (far() || bytes >= kPastPiece) {
+      if (far() || bytes >= kPastChunk) {
         copy_past_cache(to, from, bytes);
         return;
       }
@@ -88,17 +88,17 @@ class Producer {
   }
 
   std::size_t most_payload() const { return most_payload_; }
-  /// How long the pieces of `total` bytes should be: one is read while the next is written. What fits in the nearest
+  /// How long the chunks of `total` bytes should be: one is read while the next is written. What fits in the nearest
   /// caches goes through them in small ones; what goes past the cache has a wait at the end of each.
-  std::size_t piece_bytes(std::size_t total) const {
-    return std::min(most_payload_, far() || total > kMostCached ? kPastPiece : kCachedPiece);
+  std::size_t chunk_bytes(std::size_t total) const {
+    return std::min(most_payload_, far() || total > kMostCached ? kPastChunk : kCachedChunk);
   }
   bool broken() const { return broken_; }
 
  private:
   bool far() const { return line_ticks_ > kFarTicks; }
-  static constexpr std::size_t kCachedPiece = 2048;
-  static constexpr std::size_t kPastPiece = 8192;
+  static constexpr std::size_t kCachedChunk = 2048;
+  static constexpr std::size_t kPastChunk = 8192;
   static constexpr std::size_t kMostCached = 32 * 1024;
   /// Lines that are looked for again, in vain so far, after so much more was sent.
   static constexpr std::size_t kMoreRecords = 16;

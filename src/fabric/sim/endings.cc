@@ -113,7 +113,7 @@ void SimFabric::deliver(std::uint32_t port_index, const Entry& entry) {
 void SimFabric::finish(std::uint32_t index) {
   Operation& operation = operations_[index];
   operation.finished = true;
-  Link* link = link_of(operation);
+  SimLink* link = link_of(operation);
   if (options(operation.from).fencing == Fencing::timed) {
     --ports_[operation.from].in_flight[static_cast<std::size_t>(operation.lane)];
   } else if (link != nullptr) {

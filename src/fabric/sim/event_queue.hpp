@@ -15,11 +15,11 @@ enum class Happening : std::uint8_t {
   landing,            ///< subject: packet, after it waited for the receiver's wire
   completion,         ///< subject: operation; its entry is due in the poster's queue
   link_news,          ///< subject: notice
-  rail_change,        ///< subject: place in FabricOptions::changes
-  death,              ///< subject: place in FabricOptions::deaths
-  pause,              ///< subject: place in FabricOptions::pauses
+  rail_change,        ///< subject: index in FabricOptions::changes
+  death,              ///< subject: index in FabricOptions::deaths
+  pause,              ///< subject: index in FabricOptions::pauses
   resumption,         ///< subject: process
-  intrusion,          ///< subject: place in FabricOptions::intrusions
+  intrusion,          ///< subject: index in FabricOptions::intrusions
 };
 
 struct Scheduled {

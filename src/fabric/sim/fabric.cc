@@ -179,7 +179,7 @@ void SimFabric::give_packet(std::uint32_t packet) {
 std::size_t SimFabric::memory_bytes() const {
   std::size_t sum = queue_.capacity_bytes() + options_.rails.capacity() * sizeof(RailOptions) +
                     ports_.capacity() * sizeof(Port) + operations_.capacity() * sizeof(Operation) +
-                    packets_.capacity() * sizeof(Packet) + links_.capacity() * sizeof(Link) +
+                    packets_.capacity() * sizeof(Packet) + links_.capacity() * sizeof(SimLink) +
                     notices_.capacity() * sizeof(Notice) +
                     (free_operations_.capacity() + free_packets_.capacity() + free_links_.capacity() +
                      free_notices_.capacity() + ready_.capacity()) *

@@ -133,7 +133,7 @@ class SimFabric {
     std::uint32_t next = kNone;  ///< operations of its link whose completion is still to come
     std::uint32_t previous = kNone;
     PostContext* context = nullptr;
-    LocalPiece local;
+    LocalChunk local;
     std::uint64_t address = 0;
     std::uint64_t key = 0;
     WriteOptions options;
@@ -144,7 +144,7 @@ class SimFabric {
     int fault = kFaultNone;
     bool queued = false;      ///< in a port's departure queue
     bool requested = false;   ///< a read whose request has left
-    bool swallowed = false;   ///< a piece or an answer of it is gone: it does not end by itself
+    bool swallowed = false;   ///< a chunk or an answer of it is gone: it does not end by itself
     bool completing = false;  ///< its completion is scheduled, delivered or lost
     bool scheduled = false;   ///< its completion is scheduled
     bool listed = false;      ///< its link knows it
@@ -167,7 +167,7 @@ class SimFabric {
   };
 
   struct PostedReceive {
-    LocalPiece buffer;
+    LocalChunk buffer;
     PostContext* context = nullptr;
   };
 
@@ -180,7 +180,7 @@ class SimFabric {
   };
 
   /// One way between two ports.
-  struct Link {
+  struct SimLink {
     enum class State : std::uint8_t { connecting, standing, broken };
     State state = State::connecting;
     bool breaking = false;  ///< news of its end is on the way to its owner
@@ -239,7 +239,7 @@ class SimFabric {
     std::vector<std::uint32_t> remotes;  ///< links by RemoteId; kNone: free
     std::vector<RemoteId> free_remotes;
     std::vector<Incoming> incoming;
-    std::vector<LinkTag> fences;       ///< by `id`: lives up to the epoch are shut out
+    std::vector<LinkTag> fences;       ///< by `id`: epochs up to the epoch are shut out
     std::vector<std::byte> overheard;  ///< a message that arrived here once, for intruders
     std::string failure;
     RailState state;
@@ -249,10 +249,10 @@ class SimFabric {
 
   // Posting (posts.cc), called by SimRail.
   Post post(std::uint32_t port, RemoteId remote, const Operation& operation);
-  Post post_receive(std::uint32_t port, LocalPiece buffer, PostContext* context);
+  Post post_receive(std::uint32_t port, LocalChunk buffer, PostContext* context);
   std::size_t poll(std::uint32_t port, std::span<Event> events);
-  std::uint32_t& in_flight(std::uint32_t port, Link& link, Lane lane);
-  Link* link_to_post(std::uint32_t port, RemoteId remote, Post& answer);
+  std::uint32_t& in_flight(std::uint32_t port, SimLink& link, Lane lane);
+  SimLink* link_to_post(std::uint32_t port, RemoteId remote, Post& answer);
   void discard_departures(std::uint32_t port);
   void stop(std::uint32_t port);
   void close(std::uint32_t port);
@@ -267,7 +267,7 @@ class SimFabric {
   void break_link(std::uint32_t index, std::int64_t nanoseconds, bool refused);
   void break_link_of(const Operation& operation, std::int64_t nanoseconds, bool refused);
   void spoil_link_of(const Operation& operation);
-  Link* link_of(const Operation& operation);
+  SimLink* link_of(const Operation& operation);
   void tell(Notice::Kind kind, std::uint32_t link, std::int64_t nanoseconds, bool refused = false);
   void take_news(std::uint32_t index);
   void take_loss(std::uint32_t index, bool refused, bool unwanted = false);
@@ -305,8 +305,8 @@ class SimFabric {
   // The wire (wire.cc).
   void start_departing(std::uint32_t port, Lane lane);
   void depart(std::uint32_t port, Lane lane);
-  void depart_piece(std::uint32_t port_index, std::uint32_t index);
-  const std::byte* source_of_piece(Operation& operation, std::size_t bytes);
+  void depart_chunk(std::uint32_t port_index, std::uint32_t index);
+  const std::byte* source_of_chunk(Operation& operation, std::size_t bytes);
   void launch(std::uint32_t port, std::uint32_t packet);
   std::int64_t arrival_time(std::uint32_t from, std::uint32_t to, Lane lane, std::int64_t wire_time);
   void arrive(std::uint32_t packet);
@@ -349,7 +349,7 @@ class SimFabric {
   std::vector<std::uint32_t> free_operations_;
   std::vector<Packet> packets_;
   std::vector<std::uint32_t> free_packets_;
-  std::vector<Link> links_;
+  std::vector<SimLink> links_;
   std::vector<std::uint32_t> free_links_;
   std::vector<Notice> notices_;
   std::vector<std::uint32_t> free_notices_;

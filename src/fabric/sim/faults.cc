@@ -87,7 +87,7 @@ constexpr FaultKind kKinds[] = {
     {"peer-death", "a process dies, with a word or in silence", peer_death, 0.15},
     {"late-success", "operations of a link that was given up are told as done, also long after its fence", late_success,
      0.25},
-    {"partial-writes", "writes that fail have landed in part, and pieces of them land until the fence", partial_writes,
+    {"partial-writes", "writes that fail have landed in part, and chunks of them land until the fence", partial_writes,
      0.25},
     {"pauses", "processes stop and go on later, perhaps after their peers' patience has ended", pauses, 0.15},
     {"deregister", "memory is taken back and used for something else while peers write to it", deregister, 0.2},

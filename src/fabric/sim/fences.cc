@@ -35,7 +35,7 @@ void SimFabric::shut_out(std::uint32_t port_index, LinkTag tag) {
   // The connection is closed from this end: the other one learns of it, if it is still there.
   std::erase_if(port.incoming, [&](const Incoming& incoming) {
     if (!covers(tag, incoming.tag)) return false;
-    const Link& link = links_[incoming.link];
+    const SimLink& link = links_[incoming.link];
     const bool told = port.state.out <= Carry::late;
     if (told && link.generation == incoming.generation) {
       break_link(incoming.link, latency(port_index, link.from), false);
@@ -60,7 +60,7 @@ void SimFabric::shut_out(std::uint32_t port_index, LinkTag tag) {
   }
 }
 
-/// Whether `poll` has still to bring something of these lives; or, where nothing shuts it out, has still to land it.
+/// Whether `poll` has still to bring something of these epochs; or, where nothing shuts it out, has still to land it.
 bool SimFabric::anything_unpolled(std::uint32_t port_index, LinkTag tag, bool not_landed_too) {
   Port& port = ports_[port_index];
   for (std::size_t i = 0; i < port.completions.size(); ++i) {

@@ -14,8 +14,8 @@ RemoteId SimFabric::connect(std::uint32_t port, std::uint32_t to, LinkTag tag) {
     index = free_links_.back();
     free_links_.pop_back();
   }
-  Link& link = links_[index];
-  link.state = Link::State::connecting;
+  SimLink& link = links_[index];
+  link.state = SimLink::State::connecting;
   link.from = port;
   link.to = to;
   link.tag = tag;
@@ -35,7 +35,7 @@ RemoteId SimFabric::connect(std::uint32_t port, std::uint32_t to, LinkTag tag) {
 }
 
 void SimFabric::attempt(std::uint32_t index) {
-  const Link& link = links_[index];
+  const SimLink& link = links_[index];
   const std::int64_t trip = latency(link.from, link.to);
   switch (ports_[link.from].state.out) {
     case Carry::everything:
@@ -54,7 +54,7 @@ void SimFabric::attempt(std::uint32_t index) {
 }
 
 void SimFabric::take_request_to_connect(std::uint32_t index) {
-  Link& link = links_[index];
+  SimLink& link = links_[index];
   Port& there = ports_[link.to];
   const Carry carry = std::max({there.state.in, there.state.out, ports_[link.from].state.in});
   if (carry == Carry::errors) {
@@ -68,7 +68,7 @@ void SimFabric::take_request_to_connect(std::uint32_t index) {
     const std::int64_t resumes = paused_until_[static_cast<std::size_t>(options(link.to).process)];
     tell(Notice::Kind::request, index, resumes - now() + 1);
   } else {
-    link.state = Link::State::standing;
+    link.state = SimLink::State::standing;
     there.incoming.push_back({link.tag, index, link.generation});
   }
 }
@@ -110,14 +110,14 @@ void SimFabric::take_news(std::uint32_t index) {
 }
 
 void SimFabric::break_link(std::uint32_t index, std::int64_t nanoseconds, bool refused) {
-  Link& link = links_[index];
+  SimLink& link = links_[index];
   if (link.breaking) return;
   link.breaking = true;
   tell(Notice::Kind::lost, index, nanoseconds, refused);
 }
 
-SimFabric::Link* SimFabric::link_of(const Operation& operation) {
-  Link& link = links_[operation.link];
+SimFabric::SimLink* SimFabric::link_of(const Operation& operation) {
+  SimLink& link = links_[operation.link];
   return link.generation == operation.generation ? &link : nullptr;
 }
 
@@ -126,7 +126,7 @@ void SimFabric::break_link_of(const Operation& operation, std::int64_t nanosecon
 }
 
 void SimFabric::spoil_link_of(const Operation& operation) {
-  Link* link = link_of(operation);
+  SimLink* link = link_of(operation);
   if (link == nullptr || link->spoilt) return;
   link->spoilt = true;
   const std::int64_t give_up = options(operation.from).give_up;
@@ -134,9 +134,9 @@ void SimFabric::spoil_link_of(const Operation& operation) {
 }
 
 void SimFabric::take_loss(std::uint32_t index, bool refused, bool unwanted) {
-  Link& link = links_[index];
+  SimLink& link = links_[index];
   link.breaking = true;
-  link.state = Link::State::broken;
+  link.state = SimLink::State::broken;
   ++statistics_.links_lost;
   // A driver may give the contexts back now or when it is told to disconnect: the contract allows both.
   if (link.operations != kNone && random_.chance(0.5)) fail_contexts(index, kFaultDown);
@@ -172,7 +172,7 @@ void SimFabric::disconnect(std::uint32_t port_index, RemoteId remote) {
 }
 
 void SimFabric::end_link(std::uint32_t index) {
-  const Link& link = links_[index];
+  const SimLink& link = links_[index];
   const Port& port = ports_[link.from];
   fail_contexts(index, kFaultDisconnected);
   if (!port.silent && port.state.out <= Carry::late) tell(Notice::Kind::ended, index, latency(link.from, link.to));
@@ -223,10 +223,10 @@ void SimFabric::leave_in_part(std::uint32_t index) {
       operation.fault != kFaultNone || !random_.chance(rail.partial_probability)) {
     return;
   }
-  // Never all of it: the last piece is what the departure queue waits for.
+  // Never all of it: the last chunk is what the departure queue waits for.
   for (std::uint64_t left = 1 + random_.below(4); left > 0; --left) {
     if (operations_[index].local.bytes - operations_[index].departed <= rail.mtu) return;
-    depart_piece(operation.from, index);
+    depart_chunk(operation.from, index);
     if (operations_[index].fault != kFaultNone) return;
   }
 }
@@ -244,11 +244,11 @@ Liveness SimFabric::liveness(std::uint32_t port_index, RemoteId remote) const {
 }
 
 void SimFabric::free_link(std::uint32_t index) {
-  Link& link = links_[index];
+  SimLink& link = links_[index];
   ports_[link.from].remotes[link.remote] = kNone;
   ports_[link.from].free_remotes.push_back(link.remote);
   const std::uint32_t generation = link.generation + 1;
-  link = Link{};
+  link = SimLink{};
   link.generation = generation;
   free_links_.push_back(index);
 }
@@ -260,7 +260,7 @@ void SimFabric::end_links(std::uint32_t port_index) {
     if (link != kNone) end_link(link);
   }
   for (const Incoming& incoming : port.incoming) {
-    const Link& link = links_[incoming.link];
+    const SimLink& link = links_[incoming.link];
     if (link.generation != incoming.generation || port.silent) continue;
     const bool told = port.state.out <= Carry::late && ports_[link.from].state.in <= Carry::late;
     if (told) break_link(incoming.link, latency(port_index, link.from), false);
@@ -270,7 +270,7 @@ void SimFabric::end_links(std::uint32_t port_index) {
 
 void SimFabric::enlist(std::uint32_t index) {
   Operation& operation = operations_[index];
-  Link& link = links_[operation.link];
+  SimLink& link = links_[operation.link];
   operation.listed = true;
   operation.next = link.operations;
   operation.previous = kNone;

@@ -32,7 +32,7 @@ struct RailState {
 /// At `time` the rail goes over to another state.
 struct RailChange {
   std::int64_t time = 0;
-  std::uint32_t rail = 0;  ///< place in FabricOptions::rails
+  std::uint32_t rail = 0;  ///< index in FabricOptions::rails
   RailState state;
 };
 
@@ -91,8 +91,8 @@ struct RailOptions {
   std::int64_t latency = 2'000;   ///< first bit out to first bit in
   std::int64_t jitter = 200;      ///< most that is added to the latency of a packet; alone it changes no order
   std::int64_t post_delay = 100;  ///< from a post until the rail looks at the source
-  std::size_t mtu = 4096;         ///< a write or read travels and lands in pieces of this size
-  std::size_t interleave = 1;     ///< writes that are sent piece by piece in turns; 1: one after the other
+  std::size_t mtu = 4096;         ///< a write or read travels and lands in chunks of this size
+  std::size_t interleave = 1;     ///< writes that are sent chunk by chunk in turns; 1: one after the other
 
   // Disorder: what the fault kinds turn up.
   double reorder_probability = 0;       ///< share of packets that others may overtake

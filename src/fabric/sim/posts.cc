@@ -14,24 +14,24 @@ std::size_t lane_index(Lane lane) { return static_cast<std::size_t>(lane); }
 }  // namespace
 
 /// What counts against `depth`. A link that can be fenced by itself has a queue of its own, as connected endpoints do.
-std::uint32_t& SimFabric::in_flight(std::uint32_t port, Link& link, Lane lane) {
+std::uint32_t& SimFabric::in_flight(std::uint32_t port, SimLink& link, Lane lane) {
   auto& counts = options(port).fencing == Fencing::exact ? link.in_flight : ports_[port].in_flight;
   return counts[lane_index(lane)];
 }
 
 /// The standing link that a post may use, or null and the answer to give.
-SimFabric::Link* SimFabric::link_to_post(std::uint32_t port_index, RemoteId remote, Post& answer) {
+SimFabric::SimLink* SimFabric::link_to_post(std::uint32_t port_index, RemoteId remote, Post& answer) {
   Port& port = ports_[port_index];
   const std::uint32_t index = remote < port.remotes.size() ? port.remotes[remote] : kNone;
-  Link* link = index == kNone ? nullptr : &links_[index];
+  SimLink* link = index == kNone ? nullptr : &links_[index];
   answer = Post::failed;
   if (!port.open) {
     port.failure = "the rail is stopped";
   } else if (link == nullptr) {
     port.failure = fmt::format("not connected to remote {}", remote);
-  } else if (link->state == Link::State::broken) {
+  } else if (link->state == SimLink::State::broken) {
     port.failure = fmt::format("the link to remote {} is broken", remote);
-  } else if (link->state == Link::State::connecting) {
+  } else if (link->state == SimLink::State::connecting) {
     answer = Post::busy;
   } else {
     return link;
@@ -58,7 +58,7 @@ int SimFabric::check_post(std::uint32_t port, const Operation& operation) const 
 Post SimFabric::post(std::uint32_t port_index, RemoteId remote, const Operation& operation) {
   Port& port = ports_[port_index];
   Post answer = Post::posted;
-  Link* link = link_to_post(port_index, remote, answer);
+  SimLink* link = link_to_post(port_index, remote, answer);
   if (link == nullptr) {
     if (answer == Post::busy) ++statistics_.busy;
     return answer;
@@ -117,7 +117,7 @@ Post SimFabric::post(std::uint32_t port_index, RemoteId remote, const Operation&
   return Post::posted;
 }
 
-Post SimFabric::post_receive(std::uint32_t port_index, LocalPiece buffer, PostContext* context) {
+Post SimFabric::post_receive(std::uint32_t port_index, LocalChunk buffer, PostContext* context) {
   Port& port = ports_[port_index];
   const RailOptions& rail = options(port_index);
   if (!port.open) {

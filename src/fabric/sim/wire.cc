@@ -40,7 +40,7 @@ void SimFabric::depart(std::uint32_t port_index, Lane lane) {
   const std::size_t turns = std::min(options(port_index).interleave, waiting.size());
   const std::size_t position = turns > 1 ? random_.below(turns) : 0;
   const std::uint32_t index = waiting[position];
-  depart_piece(port_index, index);
+  depart_chunk(port_index, index);
   if (!operations_[index].queued) waiting.remove(position);
   settle(index);
 
@@ -50,10 +50,10 @@ void SimFabric::depart(std::uint32_t port_index, Lane lane) {
               lane == Lane::control ? Happening::departure_control : Happening::departure_data, port_index);
 }
 
-/// Sends the operation's next piece; clears `queued` after its last one.
-void SimFabric::depart_piece(std::uint32_t port_index, std::uint32_t index) {
+/// Sends the operation's next chunk; clears `queued` after its last one.
+void SimFabric::depart_chunk(std::uint32_t port_index, std::uint32_t index) {
   Operation& operation = operations_[index];
-  if (operation.fault != kFaultNone) {  // an earlier piece was refused, or the link has ended
+  if (operation.fault != kFaultNone) {  // an earlier chunk was refused, or the link has ended
     operation.queued = false;
     if (operation.held != kNone) give_packet(operation.held);
     operation.held = kNone;
@@ -76,7 +76,7 @@ void SimFabric::depart_piece(std::uint32_t port_index, std::uint32_t index) {
   std::uint32_t packet = operation.held;
   operation.held = kNone;
   if (packet == kNone) {
-    const std::byte* source = source_of_piece(operation, bytes);
+    const std::byte* source = source_of_chunk(operation, bytes);
     if (operation.fault != kFaultNone) {
       if (source == nullptr) {
         count_refusal(operation.fault);
@@ -107,9 +107,9 @@ void SimFabric::depart_piece(std::uint32_t port_index, std::uint32_t index) {
   }
 }
 
-/// Where the next piece is read from, checked as it is read; sets the operation's fault where that is refused, and
+/// Where the next chunk is read from, checked as it is read; sets the operation's fault where that is refused, and
 /// answers null where it is the remote end that refuses.
-const std::byte* SimFabric::source_of_piece(Operation& operation, std::size_t bytes) {
+const std::byte* SimFabric::source_of_chunk(Operation& operation, std::size_t bytes) {
   if (operation.kind == Operation::Kind::read) {
     const auto access =
         ports_[operation.to].registrations.remote(operation.key, operation.address + operation.departed, bytes);
@@ -121,7 +121,7 @@ const std::byte* SimFabric::source_of_piece(Operation& operation, std::size_t by
     operation.fault = here.registrations.local(operation.local.descriptor, operation.lane, operation.local.address,
                                                operation.local.bytes);
   }
-  // A target refuses before a plain completion could say otherwise; each piece is checked once more when it lands.
+  // A target refuses before a plain completion could say otherwise; each chunk is checked once more when it lands.
   const Port& there = ports_[operation.to];
   if (operation.kind == Operation::Kind::write && operation.departed == 0 && there.open &&
       operation.fault == kFaultNone) {
@@ -141,7 +141,7 @@ void SimFabric::launch(std::uint32_t port_index, std::uint32_t packet_index) {
   ++statistics_.packets;
   statistics_.bytes += packet.bytes;
   packet.launched = now();
-  const Link* link = link_of(operation);
+  const SimLink* link = link_of(operation);
   const Carry carry = link != nullptr && link->spoilt ? Carry::nothing : ports_[port_index].state.out;
   if (carry == Carry::errors || (link != nullptr && link->spoilt)) {
     drop(packet_index, carry);

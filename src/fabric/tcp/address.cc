@@ -44,7 +44,7 @@ std::string Endpoint::text() const {
   return ::inet_ntop(family(), from, room.data(), room.size()) == nullptr ? std::string() : std::string(room.data());
 }
 
-std::vector<std::byte> RailAddress::pack() const {
+std::vector<std::byte> TcpRailAddress::pack() const {
   ByteWriter writer;
   writer.u32(kAddressMagic);
   writer.u16(kAddressVersion);
@@ -55,7 +55,7 @@ std::vector<std::byte> RailAddress::pack() const {
   return writer.take();
 }
 
-Result<RailAddress> RailAddress::parse(std::span<const std::byte> bytes, const std::string& rail) {
+Result<TcpRailAddress> TcpRailAddress::parse(std::span<const std::byte> bytes, const std::string& rail) {
   ByteReader reader(bytes);
   if (reader.u32() != kAddressMagic)
     return Error(Status::invalid, fmt::format("{}: a peer's rail address is no address of the tcp driver: set "
@@ -66,7 +66,7 @@ Result<RailAddress> RailAddress::parse(std::span<const std::byte> bytes, const s
                  fmt::format("{}: a peer's rail address has version {}, this library speaks {}: use the same release "
                              "on all ranks",
                              rail, version, kAddressVersion));
-  RailAddress address;
+  TcpRailAddress address;
   (void)reader.u16();
   const auto name = reader.raw(address.name.size());
   std::copy(name.begin(), name.end(), address.name.begin());

@@ -34,13 +34,13 @@ struct Endpoint {
   std::span<const std::byte> bytes() const { return {reinterpret_cast<const std::byte*>(&storage), length}; }
 };
 
-struct RailAddress {
+struct TcpRailAddress {
   RailName name{};
   Secret secret{};
   Endpoint endpoint;
 
   std::vector<std::byte> pack() const;
-  static Result<RailAddress> parse(std::span<const std::byte> bytes, const std::string& rail);
+  static Result<TcpRailAddress> parse(std::span<const std::byte> bytes, const std::string& rail);
 };
 
 }  // namespace railyard::fabric::tcp

@@ -1,4 +1,4 @@
-/// The door: who knocks has to prove the secret before it becomes a connection. Until then it has one of a few slots
+/// Admission: who connects has to prove the secret before it becomes a connection. Until then it has one of a few slots
 /// for a few seconds, and those who cannot prove it get a small share of the rail's time, all of them together.
 #include <netinet/in.h>
 #include <sys/epoll.h>
@@ -20,13 +20,13 @@ namespace {
 
 constexpr std::int64_t kProveWithin = 2'000'000'000;
 constexpr int kAcceptsAtOnce = 8;
-constexpr std::size_t kDoorBatch = 16;
-/// The door may cost one part in so many of the time, once nobody with the secret has come for `kFreely`.
+constexpr std::size_t kAdmissionBatch = 16;
+/// Admission may cost one part in so many of the time, once nobody with the secret has come for `kFreely`.
 constexpr std::int64_t kShare = 25;
 constexpr std::int64_t kFreely = 2'000'000;
 constexpr std::int64_t kMostClosed = 5'000'000;  ///< and so is never closed for longer
 
-/// Processor time of this thread: on a busy machine the clock on the wall says nothing of what the door costs.
+/// Processor time of this thread: on a busy machine the clock on the wall says nothing of what admission costs.
 std::int64_t cpu_ns() {
   timespec spent{};
   (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
@@ -35,13 +35,13 @@ std::int64_t cpu_ns() {
 
 }  // namespace
 
-void TcpRail::look_at_door() {
+void TcpRail::look_at_admissions() {
   const std::int64_t began = now_ns();
-  if (began < door_opens_at_) return;
+  if (began < admission_opens_at_) return;
   const std::int64_t cpu_began = cpu_ns();
-  door_waits_ = false;
-  std::array<epoll_event, kDoorBatch> events;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
-  const int count = ::epoll_wait(door_.get(), events.data(), static_cast<int>(events.size()), 0);
+  admission_waits_ = false;
+  std::array<epoll_event, kAdmissionBatch> events;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
+  const int count = ::epoll_wait(admission_set_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     if (event.data.u64 == kListenerMark) {
@@ -53,11 +53,11 @@ void TcpRail::look_at_door() {
     if (found != unproven_.end()) read_unproven(*one);
   }
   while (!unproven_.empty() && began - unproven_.front()->since > kProveWithin) drop(*unproven_.front());
-  // The edge that told of the door is gone: as long as something was found there may be more.
-  if (count > 0) door_waits_ = true;
+  // The edge of the admission set is used up: as long as something was found there may be more.
+  if (count > 0) admission_waits_ = true;
   const std::int64_t spent = cpu_ns() - cpu_began;
   wasted_ += spent;
-  if (wasted_ > kFreely) door_opens_at_ = began + std::min(kShare * spent, kMostClosed);
+  if (wasted_ > kFreely) admission_opens_at_ = began + std::min(kShare * spent, kMostClosed);
 }
 
 void TcpRail::accept_some() {
@@ -67,11 +67,12 @@ void TcpRail::accept_some() {
     Unproven& one = slot_for_unproven();
     one.socket = std::move(socket);
     one.since = now_ns();
-    if (!watch_fd(door_.get(), one.socket.get(), EPOLLIN | EPOLLRDHUP, reinterpret_cast<std::uintptr_t>(&one))) {
+    if (!watch_fd(admission_set_.get(), one.socket.get(), EPOLLIN | EPOLLRDHUP,
+                  reinterpret_cast<std::uintptr_t>(&one))) {
       drop(one);
       continue;
     }
-    // Whoever has come through the door has mostly greeted before it opened.
+    // Whoever was accepted has mostly sent its HELLO by then.
     read_unproven(one);
   }
 }
@@ -116,17 +117,18 @@ void TcpRail::read_unproven(Unproven& one) {
     drop(one);
 }
 
-/// Two rails that dial each other at the same time end up with one connection: that of the rail with the smaller name.
+/// Two rails that connect to each other at the same time end up with one connection: that of the rail with the smaller
+/// name.
 Verdict TcpRail::judge(const Hello& hello) {
   if (!welcome(hello.tag)) return Verdict::fenced;
   if (hello.insists || hello.tag.facing == LinkId{} || hello.from == own_.name) return Verdict::accepted;
   for (const auto& link : links_) {
-    if (link->state == Link::State::free || link->state == Link::State::lost) continue;
+    if (link->state == TcpLink::State::free || link->state == TcpLink::State::lost) continue;
     if (link->tag.id != hello.tag.facing || link->peer.name != hello.from || link->tag.facing != hello.tag.id) continue;
     // One that stands carries the peer's link as well as ours, unless it has ended without our knowing.
-    if (link->state == Link::State::up) return link->connection->inbound ? Verdict::accepted : Verdict::crossed;
-    const bool dials = link->connection != nullptr && !link->connection->standing();
-    if (dials && own_.name < hello.from) return Verdict::crossed;
+    if (link->state == TcpLink::State::up) return link->connection->inbound ? Verdict::accepted : Verdict::crossed;
+    const bool connecting = link->connection != nullptr && !link->connection->standing();
+    if (connecting && own_.name < hello.from) return Verdict::crossed;
   }
   return Verdict::accepted;
 }
@@ -138,7 +140,7 @@ void TcpRail::admit(Unproven& one) {
   const bool told =
       ::send(one.socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(answer.size());
   Fd socket = std::move(one.socket);
-  (void)::epoll_ctl(door_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
+  (void)::epoll_ctl(admission_set_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
   drop(one);
   if (verdict != Verdict::accepted || !told) return;
   if (bound_) (void)bind_to_device(socket.get(), interface_.device);  // as its listener is
@@ -147,9 +149,9 @@ void TcpRail::admit(Unproven& one) {
   connection.peer = hello.from;
   seat_inbound(connection, hello.tag);
   activate(connection);
-  // A link of ours that faces it need not dial any longer.
+  // A link of ours that faces it need not connect any longer.
   for (std::size_t i = 0; i < attempting_.size(); ++i) {
-    Link& link = *attempting_[i];
+    TcpLink& link = *attempting_[i];
     if (link.tag.id != hello.tag.facing || link.tag.facing != hello.tag.id || link.peer.name != hello.from) continue;
     Connection* const attempt = link.connection;
     if (attempt != nullptr && (attempt->standing() || attempt->phase == Connection::Phase::proving)) continue;

@@ -85,12 +85,12 @@ class PostQueue {
 struct Connection;
 
 /// A link that this rail has made.
-struct Link {
+struct TcpLink {
   enum class State : std::uint8_t { free, connecting, up, lost };
   State state = State::free;
   RemoteId remote = 0;
   LinkTag tag;
-  RailAddress peer;
+  TcpRailAddress peer;
   Connection* connection = nullptr;
   bool refused = false;  ///< lost because nobody is there
 
@@ -136,20 +136,20 @@ struct ServedRead {
 
 struct Connection {
   enum class Phase : std::uint8_t {
-    dialing,    ///< the kernel connects
-    greeted,    ///< our HELLO is out
-    proving,    ///< so is our PROOF
-    standing,   ///< admitted: frames travel
-    lingering,  ///< ours is said; until the peer has closed, too, what it sends is thrown away
+    connecting,  ///< the kernel connects
+    greeted,     ///< our HELLO is out
+    proving,     ///< so is our PROOF
+    standing,    ///< admitted: frames travel
+    lingering,   ///< ours is said; until the peer has closed, too, what it sends is thrown away
     closed,
   };
-  Phase phase = Phase::dialing;
+  Phase phase = Phase::connecting;
   Fd socket;
   RailName peer{};
-  Link* link = nullptr;            ///< ours that uses it
+  TcpLink* link = nullptr;         ///< ours that uses it
   std::optional<LinkTag> inbound;  ///< the peer's link that uses it
   bool binding = false;            ///< our link has asked and waits for the answer
-  std::int64_t since = 0;          ///< of lingering, binding or dialing
+  std::int64_t since = 0;          ///< of lingering, binding or connecting
   Transcript transcript;           ///< of a handshake that we began
 
   // Looking at it.

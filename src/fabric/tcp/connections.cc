@@ -59,9 +59,9 @@ void TcpRail::end_connection(Connection& connection, int error, bool report) {
     if (report) pending_.push_left(*connection.inbound);
     connection.inbound.reset();
   }
-  if (Link* const link = std::exchange(connection.link, nullptr)) {
+  if (TcpLink* const link = std::exchange(connection.link, nullptr)) {
     link->connection = nullptr;
-    // A bind that came to nothing is not the end of the link: it dials.
+    // A bind that came to nothing is not the end of the link: it connects.
     if (std::exchange(connection.binding, false) && error != EACCES)
       try_again(*link);
     else
@@ -106,8 +106,8 @@ void TcpRail::look_at_epoll() {
   if (count > 0) epoll_gap_ = 0;
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
-    if (event.data.u64 == kDoorMark) {
-      door_waits_ = true;
+    if (event.data.u64 == kAdmissionMark) {
+      admission_waits_ = true;
       continue;
     }
     if (event.data.u64 == kInterfaceMark) {
@@ -116,7 +116,7 @@ void TcpRail::look_at_epoll() {
     }
     auto& connection = *reinterpret_cast<Connection*>(event.data.u64);
     if (connection.phase == Connection::Phase::closed) continue;
-    if (connection.phase == Connection::Phase::dialing) dialed(connection);
+    if (connection.phase == Connection::Phase::connecting) connecting_done(connection);
     if ((event.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) activate(connection);
     if ((event.events & EPOLLOUT) != 0 && connection.blocked) {
       connection.blocked = false;

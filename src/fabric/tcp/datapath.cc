@@ -17,12 +17,12 @@ constexpr unsigned kSlowLook = 4096;  ///< and at those who have come and say no
 /// Why a link takes no posts now.
 Post TcpRail::refuse_post(const char* operation, RemoteId remote) {
   if (stopped_) return fail(operation, ESHUTDOWN);
-  const Link* const link = find_link(remote);
+  const TcpLink* const link = find_link(remote);
   if (link == nullptr) return fail(operation, EADDRNOTAVAIL);
-  return link->state == Link::State::connecting ? Post::busy : fail(operation, ENOTCONN);
+  return link->state == TcpLink::State::connecting ? Post::busy : fail(operation, ENOTCONN);
 }
 
-void TcpRail::post(Link& link, PostContext* context, bool message) {
+void TcpRail::post(TcpLink& link, PostContext* context, bool message) {
   context->link = link.remote;
   link.in_flight.add(context);
   ++(message ? link.messages_out : link.data_out);
@@ -30,9 +30,9 @@ void TcpRail::post(Link& link, PostContext* context, bool message) {
   mark_dirty(*link.connection);
 }
 
-Post TcpRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
-  Link* const link = find_link(remote);
-  if (stopped_ || link == nullptr || link->state != Link::State::up) return refuse_post("send", remote);
+Post TcpRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
+  TcpLink* const link = find_link(remote);
+  if (stopped_ || link == nullptr || link->state != TcpLink::State::up) return refuse_post("send", remote);
   if (link->messages_out >= kDepth) return Post::busy;
   if (message.bytes > kMostMessageBytes) return fail("send", EMSGSIZE);
   Posted& posted = make_posted(context);
@@ -44,7 +44,7 @@ Post TcpRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
   return Post::posted;
 }
 
-Post TcpRail::receive(LocalPiece buffer, PostContext* context) {
+Post TcpRail::receive(LocalChunk buffer, PostContext* context) {
   if (stopped_) return fail("receive", ESHUTDOWN);
   if (receive_count_ >= kDepth) return Post::busy;
   Posted& posted = make_posted(context);
@@ -55,9 +55,9 @@ Post TcpRail::receive(LocalPiece buffer, PostContext* context) {
   return Post::posted;
 }
 
-Post TcpRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) {
-  Link* const link = find_link(to.remote);
-  if (stopped_ || link == nullptr || link->state != Link::State::up) return refuse_post("write", to.remote);
+Post TcpRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
+  TcpLink* const link = find_link(to.remote);
+  if (stopped_ || link == nullptr || link->state != TcpLink::State::up) return refuse_post("write", to.remote);
   if (link->data_out >= kDepth) return Post::busy;
   if (from.bytes > kMostWriteBytes) return fail("write", EMSGSIZE);
   Posted& posted = make_posted(context);
@@ -73,9 +73,9 @@ Post TcpRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostC
   return Post::posted;
 }
 
-Post TcpRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
-  Link* const link = find_link(from.remote);
-  if (stopped_ || link == nullptr || link->state != Link::State::up) return refuse_post("read", from.remote);
+Post TcpRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
+  TcpLink* const link = find_link(from.remote);
+  if (stopped_ || link == nullptr || link->state != TcpLink::State::up) return refuse_post("read", from.remote);
   if (link->data_out >= kDepth) return Post::busy;
   if (to.bytes > kMostWriteBytes) return fail("read", EMSGSIZE);
   Posted& posted = make_posted(context);
@@ -89,7 +89,7 @@ Post TcpRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
 }
 
 void TcpRail::give_back(PostContext* context, Event::Kind kind, std::size_t bytes) {
-  Link& link = *links_[context->link];
+  TcpLink& link = *links_[context->link];
   InFlight::remove(context);
   --(kind == Event::Kind::sent ? link.messages_out : link.data_out);
   Event event;
@@ -100,7 +100,7 @@ void TcpRail::give_back(PostContext* context, Event::Kind kind, std::size_t byte
 }
 
 void TcpRail::fail_operation(PostContext* context, int error, Blame blame) {
-  Link& link = *links_[context->link];
+  TcpLink& link = *links_[context->link];
   InFlight::remove(context);
   --(posted_of(context).kind == FrameKind::message ? link.messages_out : link.data_out);
   Event event;
@@ -144,7 +144,8 @@ void TcpRail::look(std::size_t room) {
   // Who was woken by what has come needs no second poll to read it.
   if (none && !active_.empty()) found = read_active(room);
   if (!attempting_.empty() && turn_ % kSetUpLook == 0) look_at_attempts();
-  if ((door_waits_ && turn_ % kEpollEvery == 0) || (!unproven_.empty() && turn_ % kSlowLook == 0)) look_at_door();
+  if ((admission_waits_ && turn_ % kEpollEvery == 0) || (!unproven_.empty() && turn_ % kSlowLook == 0))
+    look_at_admissions();
   // At once when nothing else comes, and soon where something always does.
   if (!owing_.empty() && (!found || turn_ % kOwedTurns == 0)) {
     flush_owing();
@@ -183,8 +184,8 @@ bool TcpRail::arm() {
   look_at_epoll();
   epoll_gap_ = 0;  // who has slept looks at once
   const bool unread = std::ranges::any_of(active_, [](const Connection* connection) { return connection->unread; });
-  const bool waits = std::ranges::any_of(attempting_, [](const Link* link) { return link->retry_at != 0; });
-  return !unread && !waits && pending_.empty() && dirty_.empty() && !door_waits_ && !sweeps_ &&
+  const bool waits = std::ranges::any_of(attempting_, [](const TcpLink* link) { return link->retry_at != 0; });
+  return !unread && !waits && pending_.empty() && dirty_.empty() && !admission_waits_ && !sweeps_ &&
          (stalled_.empty() || receives_.empty());
 }
 

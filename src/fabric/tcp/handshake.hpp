@@ -1,11 +1,10 @@
 /// How a connection proves that it belongs to the job, before it costs anything. Four messages of fixed size:
 ///
-///   dialer   HELLO      its nonce, its rail, the link's tag, and a MAC over these: who does not know the secret is
-///   shut
-///                       out by the first look, whatever else it sends
-///   listener CHALLENGE  a nonce of its own, so that a recorded HELLO is of no use
-///   dialer   PROOF      a MAC over both nonces
-///   listener VERDICT    accepted or why not, with a MAC: the dialer, too, knows whom it talks to
+///   connector HELLO      its nonce, its rail, the link's tag, and a MAC over these: without the secret it is
+///                        refused at the first look, whatever else it sends
+///   listener  CHALLENGE  a nonce of its own, so that a recorded HELLO is of no use
+///   connector PROOF      a MAC over both nonces
+///   listener  VERDICT    accepted or why not, with a MAC: the connector, too, knows whom it talks to
 ///
 /// Nothing here is encrypted, and frames that follow carry no MAC: docs/tcp.md says where encryption belongs.
 #pragma once
@@ -75,7 +74,7 @@ std::optional<Nonce> parse_challenge(std::span<const std::byte, kChallengeBytes>
 
 /// The word for somebody without the secret: it has no MAC.
 std::array<std::byte, kVerdictBytes> pack_rejection();
-/// Instead of a challenge a dialer may hear a verdict: the first bytes say which it is.
+/// Instead of a challenge a connector may hear a verdict: the first bytes say which it is.
 bool is_verdict(std::span<const std::byte, kPrefixBytes> prefix);
 struct ReceivedVerdict {
   Verdict verdict = Verdict::strange;

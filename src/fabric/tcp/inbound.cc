@@ -58,7 +58,7 @@ void TcpRail::take_bound(Connection& connection) {
   // The answer to an attempt that was given up is of no interest.
   if (!connection.binding || connection.frame.number != connection.link->tag.epoch) return;
   connection.binding = false;
-  Link& link = *connection.link;
+  TcpLink& link = *connection.link;
   if (connection.frame.word == 0) return link_stands(link, connection);
   connection.link = nullptr;
   link.connection = nullptr;

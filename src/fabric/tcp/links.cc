@@ -17,32 +17,32 @@ constexpr std::int64_t kFirstRetry = 500'000;
 constexpr std::int64_t kMostRetry = 50'000'000;
 constexpr unsigned kMostCrossings = 8;
 /// The kernel repeats a lost SYN after one, two, four seconds: a path that comes back should not wait for that.
-constexpr std::int64_t kRedialAfter = 300'000'000;
-constexpr std::int64_t kMostRedial = 2'000'000'000;
+constexpr std::int64_t kReconnectAfter = 300'000'000;
+constexpr std::int64_t kMostReconnect = 2'000'000'000;
 /// A connection that does not answer a bind for so long may hang: the link gets one of its own.
 constexpr std::int64_t kBindPatience = 1'000'000'000;
 
 }  // namespace
 
-Link& TcpRail::take_slot() {
+TcpLink& TcpRail::take_slot() {
   if (!free_links_.empty()) {
-    Link& link = *links_[free_links_.back()];
+    TcpLink& link = *links_[free_links_.back()];
     free_links_.pop_back();
     return link;
   }
-  links_.push_back(std::make_unique<Link>());
+  links_.push_back(std::make_unique<TcpLink>());
   links_.back()->remote = static_cast<RemoteId>(links_.size() - 1);
   return *links_.back();
 }
 
 Result<RemoteId> TcpRail::connect(std::span<const std::byte> address, LinkTag tag) {
   if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
-  auto peer = RailAddress::parse(address, name_);
+  auto peer = TcpRailAddress::parse(address, name_);
   if (!peer) return std::move(peer.error());
   if (peer->endpoint.family() != own_.endpoint.family())
     return Error(Status::invalid, name_ + ": a peer's rail has an address of the other IP version");
-  Link& link = take_slot();
-  link.state = Link::State::connecting;
+  TcpLink& link = take_slot();
+  link.state = TcpLink::State::connecting;
   link.tag = tag;
   // A rail that connects to itself has no two directions to share.
   if (peer->name == own_.name) link.tag.facing = {};
@@ -58,12 +58,12 @@ Result<RemoteId> TcpRail::connect(std::span<const std::byte> address, LinkTag ta
   return link.remote;
 }
 
-void TcpRail::begin(Link& link) {
+void TcpRail::begin(TcpLink& link) {
   link.retry_at = 0;
-  if (!bind_to_facing(link)) dial(link);
+  if (!bind_to_facing(link)) start_connecting(link);
 }
 
-bool TcpRail::bind_to_facing(Link& link) {
+bool TcpRail::bind_to_facing(TcpLink& link) {
   if (!link.facing() || link.crossings >= kMostCrossings) return false;
   for (auto& connection : connections_) {
     if (!connection->standing() || connection->link != nullptr || connection->peer != link.peer.name) continue;
@@ -95,7 +95,7 @@ bool TcpRail::leaves_by_own_device(const Endpoint& target) {
   return false;
 }
 
-void TcpRail::dial(Link& link) {
+void TcpRail::start_connecting(TcpLink& link) {
   ++link.attempts;
   if (!leaves_by_own_device(link.peer.endpoint)) return lose(link, kOtherDevice, false);
   Fd socket = open_socket(link.peer.endpoint);
@@ -109,7 +109,7 @@ void TcpRail::dial(Link& link) {
     const int error = errno;
     return lose(link, error, nobody_there(link, error));
   }
-  Connection& connection = add_connection(std::move(socket), Connection::Phase::dialing);
+  Connection& connection = add_connection(std::move(socket), Connection::Phase::connecting);
   connection.peer = link.peer.name;
   connection.link = &link;
   connection.since = now_ns();
@@ -117,11 +117,11 @@ void TcpRail::dial(Link& link) {
 }
 
 /// The kernel has an answer: we greet.
-void TcpRail::dialed(Connection& connection) {
+void TcpRail::connecting_done(Connection& connection) {
   int error = 0;
   socklen_t length = sizeof error;
   if (::getsockopt(connection.socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-  Link& link = *connection.link;
+  TcpLink& link = *connection.link;
   if (error != 0) return end_connection(connection, error);
   Endpoint peer;
   peer.length = sizeof peer.storage;
@@ -138,7 +138,7 @@ void TcpRail::dialed(Connection& connection) {
 }
 
 void TcpRail::read_handshake(Connection& connection) {
-  Link& link = *connection.link;
+  TcpLink& link = *connection.link;
   for (;;) {
     // Never a byte more than the message that is due: frames may follow it.
     std::size_t wanted = kPrefixBytes;
@@ -168,7 +168,7 @@ void TcpRail::read_handshake(Connection& connection) {
 }
 
 void TcpRail::take_verdict(Connection& connection) {
-  Link& link = *connection.link;
+  TcpLink& link = *connection.link;
   const auto received = parse_verdict(std::span(connection.head).first<kVerdictBytes>(), connection.transcript,
                                       admission_key(link.peer.secret, job_key_));
   // Whoever listens there now does not know the rail's secret: the process that made it is gone.
@@ -188,17 +188,17 @@ void TcpRail::take_verdict(Connection& connection) {
   }
 }
 
-void TcpRail::link_stands(Link& link, Connection& connection) {
+void TcpRail::link_stands(TcpLink& link, Connection& connection) {
   connection.link = &link;
   link.connection = &connection;
-  link.state = Link::State::up;
+  link.state = TcpLink::State::up;
   if (interface_.crowded) reached_.insert(link.peer.name);
   std::erase(attempting_, &link);
   activate(connection);
 }
 
 /// The attempt that is under way is over; a connection that carries the peer's link stays.
-void TcpRail::leave_connection(Link& link) {
+void TcpRail::leave_connection(TcpLink& link) {
   Connection* const connection = std::exchange(link.connection, nullptr);
   if (connection == nullptr) return;
   connection->link = nullptr;
@@ -206,7 +206,7 @@ void TcpRail::leave_connection(Link& link) {
   if (!connection->inbound) end_connection(*connection, 0);
 }
 
-void TcpRail::try_again(Link& link) {
+void TcpRail::try_again(TcpLink& link) {
   leave_connection(link);
   const unsigned doublings = std::min(std::max(link.attempts, 1U) - 1, 10U);
   link.retry_at = now_ns() + std::min(kFirstRetry << doublings, kMostRetry);
@@ -215,7 +215,7 @@ void TcpRail::try_again(Link& link) {
 void TcpRail::look_at_attempts() {
   const std::int64_t now = now_ns();
   for (std::size_t i = 0; i < attempting_.size();) {
-    Link& link = *attempting_[i];
+    TcpLink& link = *attempting_[i];
     const std::size_t before = attempting_.size();
     if (now >= link.give_up_at) {
       leave_connection(link);
@@ -223,8 +223,8 @@ void TcpRail::look_at_attempts() {
     } else if (link.connection != nullptr && link.connection->binding && now - link.connection->since > kBindPatience) {
       link.crossings = kMostCrossings;
       end_connection(*link.connection, ETIMEDOUT);
-    } else if (link.connection != nullptr && link.connection->phase == Connection::Phase::dialing &&
-               now - link.connection->since > std::min(kRedialAfter * link.attempts, kMostRedial)) {
+    } else if (link.connection != nullptr && link.connection->phase == Connection::Phase::connecting &&
+               now - link.connection->since > std::min(kReconnectAfter * link.attempts, kMostReconnect)) {
       try_again(link);
     } else if (link.retry_at != 0 && now >= link.retry_at) {
       begin(link);
@@ -234,20 +234,20 @@ void TcpRail::look_at_attempts() {
 }
 
 /// Where several NICs share a subnet a refusal may come from the wrong one, as long as nothing has ever got through.
-bool TcpRail::nobody_there(const Link& link, int error) const {
+bool TcpRail::nobody_there(const TcpLink& link, int error) const {
   if (error == kNotThePeer) return true;
   return error == ECONNREFUSED && (!interface_.crowded || reached_.contains(link.peer.name));
 }
 
-void TcpRail::lose(Link& link, int error, bool refused) {
+void TcpRail::lose(TcpLink& link, int error, bool refused) {
   std::erase(attempting_, &link);
-  if (link.state == Link::State::lost || link.state == Link::State::free) return;
-  link.state = Link::State::lost;
+  if (link.state == TcpLink::State::lost || link.state == TcpLink::State::free) return;
+  link.state = TcpLink::State::lost;
   link.refused = refused;
   pending_.push_lost(link.remote, error, refused, error == EACCES);  // the peer refuses this epoch
 }
 
-void TcpRail::return_contexts(Link& link) {
+void TcpRail::return_contexts(TcpLink& link) {
   while (PostContext* const context = link.in_flight.take()) {
     Event event;
     event.kind = Event::Kind::failed;
@@ -263,7 +263,7 @@ void TcpRail::return_contexts(Link& link) {
 }
 
 void TcpRail::disconnect(RemoteId remote) {
-  Link* const link = find_link(remote);
+  TcpLink* const link = find_link(remote);
   if (link == nullptr) return;
   std::erase(attempting_, link);
   if (Connection* const connection = std::exchange(link->connection, nullptr)) {
@@ -286,7 +286,7 @@ void TcpRail::disconnect(RemoteId remote) {
   }
   if (!stopped_) return_contexts(*link);
   pending_.forget_lost(remote);
-  link->state = Link::State::free;
+  link->state = TcpLink::State::free;
   free_links_.push_back(remote);
 }
 

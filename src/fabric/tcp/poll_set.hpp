@@ -7,7 +7,7 @@
 
 namespace railyard::fabric::tcp {
 
-inline constexpr std::uint64_t kDoorMark = 1;
+inline constexpr std::uint64_t kAdmissionMark = 1;
 inline constexpr std::uint64_t kInterfaceMark = 2;
 inline constexpr std::uint64_t kListenerMark = 3;
 

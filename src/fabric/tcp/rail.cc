@@ -68,8 +68,8 @@ Result<void> TcpRail::open_parts(const Settings& settings) {
   staging_ = std::make_unique<std::byte[]>(kStaging);
 
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
-  door_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_ || !door_) return set_up_error("make an epoll set");
+  admission_set_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_ || !admission_set_) return set_up_error("make an epoll set");
   listener_ = open_socket(interface_.address);
   if (!listener_) return set_up_error("open a listening socket");
   bound_ = !interface_.loopback && bind_to_device(listener_.get(), interface_.device);
@@ -87,8 +87,8 @@ Result<void> TcpRail::open_parts(const Settings& settings) {
   if (::listen(listener_.get(), kBacklog) != 0) return set_up_error("listen");
   if (::getsockname(listener_.get(), own_.endpoint.get(), &own_.endpoint.length) != 0)
     return set_up_error("get its port");
-  if (!watch_fd(door_.get(), listener_.get(), EPOLLIN, kListenerMark) ||
-      !watch_fd(epoll_.get(), door_.get(), EPOLLIN | EPOLLET, kDoorMark))
+  if (!watch_fd(admission_set_.get(), listener_.get(), EPOLLIN, kListenerMark) ||
+      !watch_fd(epoll_.get(), admission_set_.get(), EPOLLIN | EPOLLET, kAdmissionMark))
     return set_up_error("watch the listening socket");
   if (interface_.loopback) return {};
   if (auto watch = LinkWatch::open(interface_.device)) {
@@ -166,16 +166,16 @@ void TcpRail::revoke(const Registration& registration) {
 }
 
 Liveness TcpRail::liveness(RemoteId remote) {
-  const Link* const link = find_link(remote);
+  const TcpLink* const link = find_link(remote);
   if (link == nullptr) return Liveness::unknown;
-  if (link->state == Link::State::lost) return link->refused ? Liveness::gone : Liveness::unknown;
+  if (link->state == TcpLink::State::lost) return link->refused ? Liveness::gone : Liveness::unknown;
   if (link->connection == nullptr || !link->connection->socket) return Liveness::unknown;
   return answered_lately(link->connection->socket.get()) ? Liveness::alive : Liveness::unknown;
 }
 
 std::optional<Delivery> TcpRail::delivery(RemoteId remote) {
-  const Link* const link = find_link(remote);
-  if (link == nullptr || link->state != Link::State::up || link->connection == nullptr) return std::nullopt;
+  const TcpLink* const link = find_link(remote);
+  if (link == nullptr || link->state != TcpLink::State::up || link->connection == nullptr) return std::nullopt;
   return delivery_of(link->connection->socket.get());
 }
 

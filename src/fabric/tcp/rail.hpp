@@ -48,10 +48,10 @@ class TcpRail final : public Rail {
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void revoke(const Registration& registration) override;
 
-  Post send(RemoteId remote, LocalPiece message, PostContext* context) override;
-  Post receive(LocalPiece buffer, PostContext* context) override;
-  Post write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) override;
-  Post read(RemotePiece from, LocalPiece to, PostContext* context) override;
+  Post send(RemoteId remote, LocalChunk message, PostContext* context) override;
+  Post receive(LocalChunk buffer, PostContext* context) override;
+  Post write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) override;
+  Post read(RemoteChunk from, LocalChunk to, PostContext* context) override;
   void ring() override;
   std::size_t poll(std::span<Event> events) override;
   int descriptor() const override { return epoll_.get(); }
@@ -102,25 +102,25 @@ class TcpRail final : public Rail {
   Post refuse_post(const char* operation, RemoteId remote);
 
   // links.cc: what this rail connects to
-  Link* find_link(RemoteId remote) {
-    return remote < links_.size() && links_[remote]->state != Link::State::free ? links_[remote].get() : nullptr;
+  TcpLink* find_link(RemoteId remote) {
+    return remote < links_.size() && links_[remote]->state != TcpLink::State::free ? links_[remote].get() : nullptr;
   }
-  Link& take_slot();
-  /// Binds to the connection of the facing link where there is one, else dials.
-  void begin(Link& link);
-  bool bind_to_facing(Link& link);
-  void dial(Link& link);
+  TcpLink& take_slot();
+  /// Binds to the connection of the facing link where there is one, else connects.
+  void begin(TcpLink& link);
+  bool bind_to_facing(TcpLink& link);
+  void start_connecting(TcpLink& link);
   /// An attempt met nobody who would hear it: it is made again in a while.
-  void try_again(Link& link);
-  void leave_connection(Link& link);
+  void try_again(TcpLink& link);
+  void leave_connection(TcpLink& link);
   void look_at_attempts();
-  void dialed(Connection& connection);
+  void connecting_done(Connection& connection);
   void read_handshake(Connection& connection);
   void take_verdict(Connection& connection);
-  void link_stands(Link& link, Connection& connection);
-  void lose(Link& link, int error, bool refused);
-  bool nobody_there(const Link& link, int error) const;
-  void return_contexts(Link& link);
+  void link_stands(TcpLink& link, Connection& connection);
+  void lose(TcpLink& link, int error, bool refused);
+  bool nobody_there(const TcpLink& link, int error) const;
+  void return_contexts(TcpLink& link);
   bool leaves_by_own_device(const Endpoint& target);
 
   // connections.cc
@@ -136,7 +136,7 @@ class TcpRail final : public Rail {
   void look_at_epoll();
 
   // admission.cc: who may become an inbound connection
-  void look_at_door();
+  void look_at_admissions();
   void accept_some();
   void read_unproven(Unproven& one);
   void drop(Unproven& one);
@@ -165,8 +165,8 @@ class TcpRail final : public Rail {
   bool fill_from_queues(Connection& connection);
   void add_frame(Connection& connection, const Frame& frame, const std::byte* payload, PostContext* context,
                  std::uint64_t key = 0);
-  void add_message(Connection& connection, Link& link);
-  void add_write(Connection& connection, Link& link);
+  void add_message(Connection& connection, TcpLink& link);
+  void add_write(Connection& connection, TcpLink& link);
   void add_read_data(Connection& connection);
   void sent_bytes(Connection& connection, std::size_t bytes);
   void frame_sent(Connection& connection, const OutgoingFrame& frame);
@@ -188,7 +188,7 @@ class TcpRail final : public Rail {
   const Region* find_region(std::uint64_t key, std::uint64_t offset, std::uint64_t bytes) const;
 
   // datapath.cc
-  void post(Link& link, PostContext* context, bool message);
+  void post(TcpLink& link, PostContext* context, bool message);
   void give_back(PostContext* context, Event::Kind kind, std::size_t bytes);
   void fail_operation(PostContext* context, int error, Blame blame);
   void look(std::size_t room);
@@ -200,7 +200,7 @@ class TcpRail final : public Rail {
   std::string fabric_;
   Interface interface_;
   bool bound_ = false;  ///< the kernel holds its sockets to the device
-  RailAddress own_;
+  TcpRailAddress own_;
   std::vector<std::byte> job_key_;
   Secret admission_key_{};
   std::uint32_t unsent_ = 0;
@@ -212,14 +212,14 @@ class TcpRail final : public Rail {
   int failed_error_ = 0;
 
   Fd epoll_;
-  Fd door_;  ///< an epoll set of the listener and of the unproven
+  Fd admission_set_;  ///< an epoll set of the listener and of the unproven
   Fd listener_;
   std::optional<LinkWatch> watch_;
   std::unique_ptr<std::byte[]> staging_;
 
-  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<std::unique_ptr<TcpLink>> links_;
   std::vector<RemoteId> free_links_;
-  std::vector<Link*> attempting_;  ///< links that do not stand yet
+  std::vector<TcpLink*> attempting_;  ///< links that do not stand yet
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> active_;
   std::vector<Connection*> dirty_;
@@ -230,9 +230,10 @@ class TcpRail final : public Rail {
   bool sweeps_ = false;  ///< some connection is closed and can go
 
   std::vector<std::unique_ptr<Unproven>> unproven_;
-  bool door_waits_ = false;         ///< there is, or may be, somebody at the door
-  std::int64_t door_opens_at_ = 0;  ///< not looked at before: those without the secret get a small share of the time
-  std::int64_t wasted_ = 0;         ///< nanoseconds spent on them since somebody had it
+  bool admission_waits_ = false;  ///< somebody asks, or may ask, for admission
+  std::int64_t admission_opens_at_ =
+      0;                     ///< not looked at before: those without the secret get a small share of the time
+  std::int64_t wasted_ = 0;  ///< nanoseconds spent on them since somebody had it
 
   std::set<RailName> reached_;  ///< peers' rails that a link has led to, where that has to be known
   std::map<LinkId, Epochs> epochs_;

@@ -36,7 +36,7 @@ void TcpRail::add_frame(Connection& connection, const Frame& frame, const std::b
   connection.out_bytes += Frame::kBytes + frame.length;
 }
 
-void TcpRail::add_message(Connection& connection, Link& link) {
+void TcpRail::add_message(Connection& connection, TcpLink& link) {
   PostContext* const context = link.messages.pop();
   const Posted& posted = posted_of(context);
   Frame frame;
@@ -48,7 +48,7 @@ void TcpRail::add_message(Connection& connection, Link& link) {
 }
 
 /// The next fragment of the oldest write, or the request of a read.
-void TcpRail::add_write(Connection& connection, Link& link) {
+void TcpRail::add_write(Connection& connection, TcpLink& link) {
   PostContext* const context = link.bulk.front();
   Posted& posted = posted_of(context);
   Frame frame;
@@ -98,7 +98,7 @@ void TcpRail::add_read_data(Connection& connection) {
 }
 
 bool TcpRail::fill_from_queues(Connection& connection) {
-  Link* const link = connection.binding ? nullptr : connection.link;
+  TcpLink* const link = connection.binding ? nullptr : connection.link;
   if (link != nullptr && !link->messages.empty() &&
       (link->bulk.empty() || link->bulk_started >= posted_of(link->messages.front()).after)) {
     add_message(connection, *link);
@@ -197,7 +197,7 @@ void TcpRail::sent_bytes(Connection& connection, std::size_t bytes) {
 
 void TcpRail::frame_sent(Connection& connection, const OutgoingFrame& frame) {
   if (frame.context == nullptr) return;
-  Link& link = *connection.link;
+  TcpLink& link = *connection.link;
   const Posted& posted = posted_of(frame.context);
   switch (posted.kind) {
     case FrameKind::message:

@@ -9,30 +9,30 @@ namespace railyard::fabric::verbs {
 
 namespace {
 
-constexpr std::uint32_t kAddressMagic = 0x56415952;  // "RYAV"
-constexpr std::uint32_t kLetterMagic = 0x4c565952;   // "RYVL"
+constexpr std::uint32_t kAddressMagic = 0x56415952;    // "RYAV"
+constexpr std::uint32_t kCmMessageMagic = 0x4c565952;  // "RYVL"
 constexpr std::uint16_t kVersion = 2;
 
 }  // namespace
 
-bool RailAddress::operator==(const RailAddress& other) const {
+bool VerbsRailAddress::operator==(const VerbsRailAddress& other) const {
   return name == other.name && std::memcmp(gid.raw, other.gid.raw, sizeof gid.raw) == 0 && lid == other.lid &&
          infiniband == other.infiniband && queue_pair == other.queue_pair && queue_key == other.queue_key &&
-         witness == other.witness;
+         liveness_port == other.liveness_port;
 }
 
-void RailAddress::write(ByteWriter& writer) const {
+void VerbsRailAddress::write(ByteWriter& writer) const {
   writer.u64(name);
   writer.raw(std::as_bytes(std::span(gid.raw)));
   writer.u16(lid);
   writer.u8(infiniband ? 1 : 0);
   writer.u32(queue_pair);
   writer.u32(queue_key);
-  writer.u16(witness);
+  writer.u16(liveness_port);
 }
 
-RailAddress RailAddress::read(ByteReader& reader) {
-  RailAddress address;
+VerbsRailAddress VerbsRailAddress::read(ByteReader& reader) {
+  VerbsRailAddress address;
   address.name = reader.u64();
   const auto gid = reader.raw(sizeof address.gid.raw);
   if (!gid.empty()) std::memcpy(address.gid.raw, gid.data(), gid.size());
@@ -40,11 +40,11 @@ RailAddress RailAddress::read(ByteReader& reader) {
   address.infiniband = reader.u8() != 0;
   address.queue_pair = reader.u32();
   address.queue_key = reader.u32();
-  address.witness = reader.u16();
+  address.liveness_port = reader.u16();
   return address;
 }
 
-std::vector<std::byte> RailAddress::pack() const {
+std::vector<std::byte> VerbsRailAddress::pack() const {
   ByteWriter writer;
   writer.u32(kAddressMagic);
   writer.u16(kVersion);
@@ -52,7 +52,8 @@ std::vector<std::byte> RailAddress::pack() const {
   return writer.take();
 }
 
-Result<RailAddress> RailAddress::parse(std::span<const std::byte> bytes, bool infiniband, const std::string& rail) {
+Result<VerbsRailAddress> VerbsRailAddress::parse(std::span<const std::byte> bytes, bool infiniband,
+                                                 const std::string& rail) {
   ByteReader reader(bytes);
   if (reader.u32() != kAddressMagic)
     return Error(Status::invalid, fmt::format("{}: a peer's rail address is no address of the verbs driver: set "
@@ -63,7 +64,7 @@ Result<RailAddress> RailAddress::parse(std::span<const std::byte> bytes, bool in
                  fmt::format("{}: a peer's rail address has version {}, this library speaks {}: use the same release "
                              "on all ranks",
                              rail, version, kVersion));
-  const RailAddress address = read(reader);
+  const VerbsRailAddress address = read(reader);
   if (!reader.done() || address.queue_pair == 0)
     return Error(Status::invalid, fmt::format("{}: a peer's rail address is malformed", rail));
   if (address.infiniband != infiniband)
@@ -73,9 +74,9 @@ Result<RailAddress> RailAddress::parse(std::span<const std::byte> bytes, bool in
   return address;
 }
 
-std::vector<std::byte> Letter::pack() const {
+std::vector<std::byte> CmMessage::pack() const {
   ByteWriter writer;
-  writer.u32(kLetterMagic);
+  writer.u32(kCmMessageMagic);
   writer.u16(kVersion);
   writer.u8(static_cast<std::uint8_t>(kind));
   writer.u8(static_cast<std::uint8_t>(reason));
@@ -98,39 +99,39 @@ std::vector<std::byte> Letter::pack() const {
   return writer.take();
 }
 
-std::optional<Letter> Letter::parse(std::span<const std::byte> bytes) {
+std::optional<CmMessage> CmMessage::parse(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
-  if (reader.u32() != kLetterMagic || reader.u16() != kVersion) return std::nullopt;
-  Letter letter;
+  if (reader.u32() != kCmMessageMagic || reader.u16() != kVersion) return std::nullopt;
+  CmMessage message;
   const std::uint8_t kind = reader.u8();
   const std::uint8_t reason = reader.u8();
-  letter.kind = static_cast<Kind>(kind);
-  letter.reason = static_cast<Reason>(reason);
-  letter.from = RailAddress::read(reader);
-  letter.here = reader.u64();
-  letter.there = reader.u64();
-  letter.tagged = reader.u8() != 0;
-  letter.tag.id.high = reader.u64();
-  letter.tag.id.low = reader.u64();
-  letter.tag.epoch = reader.u32();
-  letter.tag.facing.high = reader.u64();
-  letter.tag.facing.low = reader.u64();
-  letter.end.queue_pair = reader.u32();
-  letter.end.first_packet = reader.u32();
-  letter.end.mtu = reader.u8();
-  letter.end.reads = reader.u8();
-  letter.end.ece_vendor = reader.u32();
-  letter.end.ece_options = reader.u32();
-  letter.end.ece_mask = reader.u32();
+  message.kind = static_cast<Kind>(kind);
+  message.reason = static_cast<Reason>(reason);
+  message.from = VerbsRailAddress::read(reader);
+  message.here = reader.u64();
+  message.there = reader.u64();
+  message.tagged = reader.u8() != 0;
+  message.tag.id.high = reader.u64();
+  message.tag.id.low = reader.u64();
+  message.tag.epoch = reader.u32();
+  message.tag.facing.high = reader.u64();
+  message.tag.facing.low = reader.u64();
+  message.end.queue_pair = reader.u32();
+  message.end.first_packet = reader.u32();
+  message.end.mtu = reader.u8();
+  message.end.reads = reader.u8();
+  message.end.ece_vendor = reader.u32();
+  message.end.ece_options = reader.u32();
+  message.end.ece_mask = reader.u32();
   if (!reader.done() || kind < static_cast<std::uint8_t>(Kind::call) || kind > static_cast<std::uint8_t>(Kind::here) ||
-      reason > static_cast<std::uint8_t>(Reason::unknown) || letter.from.queue_pair == 0)
+      reason > static_cast<std::uint8_t>(Reason::unknown) || message.from.queue_pair == 0)
     return std::nullopt;
   // What a queue pair is brought up with.
-  if ((letter.kind == Kind::call || letter.kind == Kind::answer) &&
-      (letter.end.queue_pair == 0 || letter.end.queue_pair > 0xffffff || letter.end.first_packet > 0xffffff ||
-       letter.end.mtu < IBV_MTU_256 || letter.end.mtu > IBV_MTU_4096))
+  if ((message.kind == Kind::call || message.kind == Kind::answer) &&
+      (message.end.queue_pair == 0 || message.end.queue_pair > 0xffffff || message.end.first_packet > 0xffffff ||
+       message.end.mtu < IBV_MTU_256 || message.end.mtu > IBV_MTU_4096))
     return std::nullopt;
-  return letter;
+  return message;
 }
 
 }  // namespace railyard::fabric::verbs

@@ -1,4 +1,4 @@
-/// How rails of this driver find each other: their addresses, and the letters they exchange to set links up.
+/// How rails of this driver find each other: their addresses, and the CM messages they exchange to set links up.
 #pragma once
 
 #include <cstddef>
@@ -12,22 +12,22 @@
 
 namespace railyard::fabric::verbs {
 
-/// Where a rail takes letters: a datagram queue pair.
-struct RailAddress {
+/// Where a rail takes CM messages: a datagram queue pair.
+struct VerbsRailAddress {
   std::uint64_t name = 0;  ///< random: no two rails, ever, have the same
   ibv_gid gid{};
   std::uint16_t lid = 0;
   bool infiniband = false;
   std::uint32_t queue_pair = 0;
   std::uint32_t queue_key = 0;
-  std::uint16_t witness = 0;  ///< the TCP port that is open while the rail is; 0: there is none
+  std::uint16_t liveness_port = 0;  ///< the TCP port that is open while the rail is; 0: there is none
 
-  bool operator==(const RailAddress& other) const;
+  bool operator==(const VerbsRailAddress& other) const;
   std::vector<std::byte> pack() const;
   void write(ByteWriter& writer) const;
-  static RailAddress read(ByteReader& reader);
+  static VerbsRailAddress read(ByteReader& reader);
   /// `rail`: whose error it would be.
-  static Result<RailAddress> parse(std::span<const std::byte> bytes, bool infiniband, const std::string& rail);
+  static Result<VerbsRailAddress> parse(std::span<const std::byte> bytes, bool infiniband, const std::string& rail);
 };
 
 /// One end of a queue pair, as the other has to know it.
@@ -41,7 +41,7 @@ struct EndData {
   std::uint32_t ece_mask = 0;
 };
 
-struct Letter {
+struct CmMessage {
   enum class Kind : std::uint8_t {
     call = 1,  ///< I want a link with `tag`; here is my end
     answer,    ///< here is mine; with a tag: it serves my link back, too
@@ -59,7 +59,7 @@ struct Letter {
 
   Kind kind = Kind::call;
   Reason reason = Reason::none;
-  RailAddress from;
+  VerbsRailAddress from;
   std::uint64_t here = 0;   ///< the sender's handle of the queue pair
   std::uint64_t there = 0;  ///< the receiver's; 0: not known yet
   bool tagged = false;
@@ -68,8 +68,8 @@ struct Letter {
 
   static constexpr std::size_t kMostBytes = 192;
   std::vector<std::byte> pack() const;
-  /// Nothing: this is no letter of ours.
-  static std::optional<Letter> parse(std::span<const std::byte> bytes);
+  /// Nothing: this is no CM message of ours.
+  static std::optional<CmMessage> parse(std::span<const std::byte> bytes);
 };
 
 }  // namespace railyard::fabric::verbs

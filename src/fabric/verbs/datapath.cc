@@ -17,26 +17,26 @@ Post VerbsRail::fail(const char* operation, int error) {
 Post VerbsRail::refuse_post(const char* operation, RemoteId remote) {
   if (gone_) return fail(operation, kDeviceGone);
   if (!stopped_ && known(remote)) {
-    if (links_[remote].state == Link::State::connecting) return Post::busy;
+    if (links_[remote].state == VerbsLink::State::connecting) return Post::busy;
     return fail(operation, IBV_WC_WR_FLUSH_ERR);
   }
   return fail(operation, stopped_ ? kDeviceGone : kPeerEnded);
 }
 
 /// `copies`: the device takes small bytes at once.
-inline ibv_send_wr& VerbsRail::add(Pair& pair, const LocalPiece& piece, PostContext* context, Event::Kind kind,
+inline ibv_send_wr& VerbsRail::add(Pair& pair, const LocalChunk& chunk, PostContext* context, Event::Kind kind,
                                    bool copies) {
   if (!pair.queue.holds()) {
     pair.rings_after = to_ring_;
     to_ring_ = &pair;
   }
   --transmit_room_;
-  SendQueue::Request& request = pair.queue.add(context, kind);
-  request.piece.addr = reinterpret_cast<std::uint64_t>(piece.address);
-  request.piece.length = static_cast<std::uint32_t>(piece.bytes);
-  request.piece.lkey = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(piece.descriptor));
-  request.work.num_sge = piece.bytes != 0 ? 1 : 0;
-  request.work.send_flags = copies && piece.bytes <= inline_bytes_ ? IBV_SEND_INLINE : 0;
+  SendQueue::WorkRequest& request = pair.queue.add(context, kind);
+  request.sge.addr = reinterpret_cast<std::uint64_t>(chunk.address);
+  request.sge.length = static_cast<std::uint32_t>(chunk.bytes);
+  request.sge.lkey = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(chunk.descriptor));
+  request.work.num_sge = chunk.bytes != 0 ? 1 : 0;
+  request.work.send_flags = copies && chunk.bytes <= inline_bytes_ ? IBV_SEND_INLINE : 0;
   return request.work;
 }
 
@@ -61,7 +61,7 @@ void VerbsRail::ring() {
   }
 }
 
-Post VerbsRail::send(RemoteId remote, LocalPiece message, PostContext* context) {
+Post VerbsRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
   Pair* const pair = ready_pair(remote);
   if (pair == nullptr) return refuse_post("send", remote);
   if (!has_room(*pair, depth_)) return Post::busy;
@@ -69,14 +69,14 @@ Post VerbsRail::send(RemoteId remote, LocalPiece message, PostContext* context) 
   return posted(*pair);
 }
 
-Post VerbsRail::receive(LocalPiece buffer, PostContext* context) {
+Post VerbsRail::receive(LocalChunk buffer, PostContext* context) {
   if (stopped_ || gone_) return fail("receive", kDeviceGone);
   if (receives_ >= receive_room_) return Post::busy;
-  ibv_sge piece{reinterpret_cast<std::uint64_t>(buffer.address), static_cast<std::uint32_t>(buffer.bytes),
-                static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(buffer.descriptor))};
+  ibv_sge sge{reinterpret_cast<std::uint64_t>(buffer.address), static_cast<std::uint32_t>(buffer.bytes),
+              static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(buffer.descriptor))};
   ibv_recv_wr request{};
   request.wr_id = reinterpret_cast<std::uint64_t>(context);
-  request.sg_list = &piece;
+  request.sg_list = &sge;
   request.num_sge = 1;
   ibv_recv_wr* bad = nullptr;
   const int code = ibv_post_srq_recv(shared_receives_.get(), &request, &bad);
@@ -86,7 +86,7 @@ Post VerbsRail::receive(LocalPiece buffer, PostContext* context) {
   return Post::posted;
 }
 
-Post VerbsRail::write(RemotePiece to, LocalPiece from, WriteOptions options, PostContext* context) {
+Post VerbsRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
   Pair* const pair = ready_pair(to.remote);
   if (pair == nullptr) return refuse_post("write", to.remote);
   if (!has_room(*pair, data_depth_)) return Post::busy;
@@ -102,7 +102,7 @@ Post VerbsRail::write(RemotePiece to, LocalPiece from, WriteOptions options, Pos
   return posted(*pair);
 }
 
-Post VerbsRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
+Post VerbsRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
   Pair* const pair = ready_pair(from.remote);
   if (pair == nullptr) return refuse_post("read", from.remote);
   if (!has_room(*pair, data_depth_)) return Post::busy;
@@ -113,7 +113,7 @@ Post VerbsRail::read(RemotePiece from, LocalPiece to, PostContext* context) {
   return posted(*pair);
 }
 
-Post VerbsRail::atomic(RemotePiece at, AtomicRequest request, LocalPiece result, PostContext* context) {
+Post VerbsRail::atomic(RemoteChunk at, AtomicRequest request, LocalChunk result, PostContext* context) {
   Pair* const pair = ready_pair(at.remote);
   if (pair == nullptr) return refuse_post("atomic", at.remote);
   if (!capabilities_.native_atomics) return fail("atomic", kErrno + EOPNOTSUPP);
@@ -265,12 +265,12 @@ Event* VerbsRail::take_failed(Pair& pair, const ibv_wc& completion, Event* next,
   return next;
 }
 
-/// A letter, or of a queue pair that is no more.
+/// A CM message, or of a queue pair that is no more.
 void VerbsRail::take_other(const ibv_wc& completion) {
-  if ((completion.wr_id & Office::kArrives) != Office::kArrives) {
+  if ((completion.wr_id & ConnectionManager::kArrives) != ConnectionManager::kArrives) {
     ++stale_;
-  } else if (const auto letter = office_.take(completion)) {
-    read_letter(*letter);
+  } else if (const auto message = connection_manager_.take(completion)) {
+    read_cm_message(*message);
   }
 }
 

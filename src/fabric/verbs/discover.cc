@@ -26,7 +26,7 @@ Result<std::vector<RailOffer>> discover_verbs(const Settings& settings) {
     offer.line_rate = port.rate;
     offer.loopback = port.loopback;
     offer.detail = fmt::format("{}, GID {} ({}), partition {}, MTU {}", port.infiniband ? "InfiniBand" : "RoCE v2",
-                               port.gid_index, port.place, port.pkey_index, 128 << port.mtu);
+                               port.gid_index, port.gid_text, port.pkey_index, 128 << port.mtu);
     offer.driver_data = std::make_shared<verbs::Port>(port);
     offers.push_back(std::move(offer));
   }

@@ -23,12 +23,12 @@ struct Destroyer {
 template <typename T, int (*Library::*Destroy)(T*)>
 using Handle = std::unique_ptr<T, Destroyer<T, Destroy>>;
 
-using Context = Handle<ibv_context, &Library::close_device>;
+using DeviceContext = Handle<ibv_context, &Library::close_device>;
 using Domain = Handle<ibv_pd, &Library::dealloc_pd>;
 using Queue = Handle<ibv_cq, &Library::destroy_cq>;
 using SharedReceives = Handle<ibv_srq, &Library::destroy_srq>;
 using QueuePair = Handle<ibv_qp, &Library::destroy_qp>;
-using Memory = Handle<ibv_mr, &Library::dereg_mr>;
+using MemoryRegion = Handle<ibv_mr, &Library::dereg_mr>;
 using Address = Handle<ibv_ah, &Library::destroy_ah>;
 
 }  // namespace railyard::fabric::verbs

@@ -16,8 +16,8 @@ void VerbsRail::look_around() {
   const bool late = now - looked_ >= kLookTicks;
   if (late) looked_ = now;
   if (late || turn_ % kSlowLook == 0) look_at_device();
-  const bool busy = !meeting_.empty() || !farewells_.empty();
-  if (!gone_ && (busy || late || turn_ % (kSlowLook * kSlowLook) == 0)) look_at_meetings();
+  const bool busy = !handshaking_.empty() || !disconnects_.empty();
+  if (!gone_ && (busy || late || turn_ % (kSlowLook * kSlowLook) == 0)) look_at_handshakes();
 }
 
 void VerbsRail::look_at_device() {
@@ -81,13 +81,13 @@ void VerbsRail::tell_port(bool down) {
 void VerbsRail::device_gone() {
   gone_ = true;
   for (RemoteId remote = 0; remote < links_.size(); ++remote) {
-    if (links_[remote].state == Link::State::free) continue;
+    if (links_[remote].state == VerbsLink::State::free) continue;
     lose(remote, kDeviceGone, false);
     links_[remote].pair = nullptr;
   }
   for (Slot& slot : slots_) {
     if (!slot.pair) continue;
-    if (slot.pair->state != Pair::State::closing) slot.pair->leaves = slot.pair->guest;
+    if (slot.pair->state != Pair::State::closing) slot.pair->leaves = slot.pair->inbound_link;
     slot.pair->pair.reset();
     forget_pair(*slot.pair);
   }

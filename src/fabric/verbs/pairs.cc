@@ -81,8 +81,8 @@ Result<VerbsRail::Pair*> VerbsRail::make_pair(std::shared_ptr<Peer> peer) {
   pair->slot = free_slots_.back();
   free_slots_.pop_back();
   Slot& slot = slots_[pair->slot];
-  const std::uint64_t life = slot.generation & 0xffff;
-  pair->queue.open(made, depth_, kSend | std::uint64_t{pair->slot} << kSlotShift | life << SendQueue::kIndexBits);
+  const std::uint64_t generation = slot.generation & 0xffff;
+  pair->queue.open(made, depth_, kSend | std::uint64_t{pair->slot} << kSlotShift | generation << SendQueue::kIndexBits);
   slot.pair = std::move(pair);
   return slot.pair.get();
 }
@@ -114,7 +114,7 @@ EndData VerbsRail::end_of(const Pair& pair) const {
 }
 
 /// Joins our end to theirs. What a device wants to agree on with its like (ECE) is passed on, not looked at.
-int VerbsRail::join(Pair& pair, const EndData& theirs, const RailAddress& at) {
+int VerbsRail::join(Pair& pair, const EndData& theirs, const VerbsRailAddress& at) {
   if (library_->set_ece != nullptr && theirs.ece_vendor != 0) {
     ibv_ece options{theirs.ece_vendor, theirs.ece_options, theirs.ece_mask};
     (void)library_->set_ece(pair.pair.get(), &options);
@@ -126,7 +126,7 @@ int VerbsRail::join(Pair& pair, const EndData& theirs, const RailAddress& at) {
   state.rq_psn = theirs.first_packet;
   state.max_dest_rd_atomic = reads_;
   state.min_rnr_timer = kNoReceive;
-  state.ah_attr = office_.way_to(at);
+  state.ah_attr = connection_manager_.way_to(at);
   if (int code = library_->modify_qp(pair.pair.get(), &state,
                                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
@@ -146,7 +146,7 @@ int VerbsRail::join(Pair& pair, const EndData& theirs, const RailAddress& at) {
 void VerbsRail::pair_failed(Pair& pair, int error, bool refused) {
   if (pair.state == Pair::State::closing) return;
   if (pair.link) lose(*pair.link, error, refused);
-  pair.leaves = pair.guest;
+  pair.leaves = pair.inbound_link;
   close_pair(pair, true);
 }
 
@@ -156,10 +156,10 @@ void VerbsRail::close_pair(Pair& pair, bool tell) {
   if (tell) say_over(pair);
   if (pair.link) links_[*pair.link].pair = nullptr;
   pair.link.reset();
-  pair.guest.reset();
+  pair.inbound_link.reset();
   pair.state = Pair::State::closing;
   pair.closing_since = SteadyClock().now();
-  std::erase(meeting_, &pair);
+  std::erase(handshaking_, &pair);
   for (Pair** at = &to_ring_; *at != nullptr; at = &(*at)->rings_after) {
     if (*at != &pair) continue;
     *at = pair.rings_after;
@@ -198,9 +198,9 @@ void VerbsRail::forget_pair(Pair& pair) {
   }
   if (pair.leaves) report_left(*pair.leaves);
   if (pair.shut_out) {
-    Lives& lives = lives_[*pair.shut_out];
-    --lives.closing;
-    lives.fence_mark = pending_.mark();
+    InboundEpochs& epochs = epochs_[*pair.shut_out];
+    --epochs.closing;
+    epochs.fence_mark = pending_.mark();
   }
   const std::uint32_t slot = pair.slot;
   slots_[slot].pair.reset();

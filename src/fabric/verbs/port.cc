@@ -191,7 +191,7 @@ std::string look_at(const Library& library, ibv_context& context, Port& port, co
   port.gid = gid->gid;
   port.gid_index = static_cast<int>(gid->gid_index);
   port.pkey_index = choose_pkey(library, context, port, attributes.pkey_tbl_len);
-  port.place = text_of(port.gid);
+  port.gid_text = text_of(port.gid);
   port.fabric = "verbs " + network_of(port.gid);
   constexpr std::uint32_t kLoopbackNetwork = 127;
   port.loopback = (ntohl(ipv4_of(port.gid)) >> 24) == kLoopbackNetwork;
@@ -218,7 +218,7 @@ double rate_of(std::uint8_t speed, std::uint8_t width) {
   return lane->second * lanes->second * 1e9 / 8;
 }
 
-Result<Context> open_device(const Library& library, const std::string& device) {
+Result<DeviceContext> open_device(const Library& library, const std::string& device) {
   const DeviceList devices(library);
   for (int i = 0; i < devices.count; ++i) {
     if (device != library.get_device_name(devices.list[i])) continue;
@@ -227,7 +227,7 @@ Result<Context> open_device(const Library& library, const std::string& device) {
       return Error(Status::io, fmt::format("could not open the RDMA device {}: {}. May this user write to "
                                            "/dev/infiniband, and is `ulimit -l` large enough?",
                                            device, std::strerror(errno)));
-    return Context(context, {&library});
+    return DeviceContext(context, {&library});
   }
   return Error(Status::not_found, fmt::format("the RDMA device {} has gone", device));
 }
@@ -245,7 +245,7 @@ Result<PortList> list_ports(const Settings& settings) {
       found.unfit.push_back(name + " (neither InfiniBand nor RoCE)");
       continue;
     }
-    const Context context(library.open_device(devices.list[i]), {&library});
+    const DeviceContext context(library.open_device(devices.list[i]), {&library});
     ibv_device_attr attributes{};
     if (!context || library.query_device(context.get(), &attributes) != 0) {
       found.unfit.push_back(fmt::format("{} (does not open: {})", name, std::strerror(errno)));

@@ -20,7 +20,7 @@ struct Port {
   ibv_mtu mtu = IBV_MTU_1024;
   std::size_t max_message = 0;
   double rate = 0;        ///< bytes per second
-  std::string place;      ///< its GID as people write it: "10.0.0.1", "fe80::1"
+  std::string gid_text;   ///< its GID as people write it: "10.0.0.1", "fe80::1"
   std::string fabric;     ///< what it reaches: the subnet
   bool loopback = false;  ///< it reaches this machine only
 
@@ -36,7 +36,7 @@ struct PortList {
 /// Looks at every port of every device. An error: there is no library.
 Result<PortList> list_ports(const Settings& settings);
 /// Opens a device by its name.
-Result<Context> open_device(const Library& library, const std::string& device);
+Result<DeviceContext> open_device(const Library& library, const std::string& device);
 
 /// An IPv4 address in a GID; 0: it holds none. In network byte order.
 std::uint32_t ipv4_of(const ibv_gid& gid);

@@ -44,7 +44,7 @@ Result<std::unique_ptr<Rail>> VerbsRail::open(const RailOffer& offer, const Sett
   std::unique_ptr<VerbsRail> rail(new VerbsRail);
   rail->library_ = *calls;
   rail->port_ = *static_cast<const Port*>(offer.driver_data.get());
-  rail->name_ = fmt::format("verbs {} {}", rail->port_.name(), rail->port_.place);
+  rail->name_ = fmt::format("verbs {} {}", rail->port_.name(), rail->port_.gid_text);
   if (auto opened = rail->open_parts(settings); !opened) return std::move(opened.error());
   return std::unique_ptr<Rail>(std::move(rail));
 }
@@ -64,10 +64,11 @@ Result<void> VerbsRail::open_parts(const Settings& settings) {
   domain_ = Domain(library_->alloc_pd(context_.get()), {library_});
   if (!domain_) return set_up_error("make a protection domain", errno, limits_.max_pd);
 
-  // All that may be under way must fit into the completion queue: letters, receives, and what is left for transmits.
+  // All that may be under way must fit into the completion queue: CM messages, receives, and what is left for
+  // transmits.
   const auto entries = static_cast<std::uint32_t>(std::max(limits_.max_cqe, 0));
   receive_room_ = std::min({kReceives, static_cast<std::uint32_t>(std::max(limits_.max_srq_wr, 0)), entries / 4});
-  const std::uint32_t others = receive_room_ + Office::kCompletions;
+  const std::uint32_t others = receive_room_ + ConnectionManager::kCompletions;
   depth_ = std::min(kDepth, static_cast<std::uint32_t>(std::max(limits_.max_qp_wr, 0)));
   if (depth_ < kLeastDepth || receive_room_ == 0 || entries < others + kLeastDepth)
     return Error(
@@ -87,7 +88,7 @@ Result<void> VerbsRail::open_parts(const Settings& settings) {
   shared_receives_ = SharedReceives(library_->create_srq(domain_.get(), &receives), {library_});
   if (!shared_receives_) return set_up_error("make a shared receive queue", errno, limits_.max_srq);
 
-  Office::Parts parts;
+  ConnectionManager::Parts parts;
   parts.library = library_;
   parts.domain = domain_.get();
   parts.queue = queue_.get();
@@ -97,13 +98,18 @@ Result<void> VerbsRail::open_parts(const Settings& settings) {
   parts.service_level = static_cast<std::uint8_t>(settings.service_level);
   const char* step = "";
   int limit = -1;
-  if (int code = office_.open(parts, step, limit)) return set_up_error(step, code, limit);
-  witness_ = Witness(ipv4_of(port_.gid));
+  if (int code = connection_manager_.open(parts, step, limit)) return set_up_error(step, code, limit);
+  liveness_port_ = LivenessPort(ipv4_of(port_.gid));
 
   std::uint64_t name = 0;
   if (auto filled = fill_random(std::as_writable_bytes(std::span(&name, 1))); !filled) return filled;
-  own_address_ = {name,           port_.gid, port_.lid, port_.infiniband, office_.queue_pair(), office_.queue_key(),
-                  witness_.port()};
+  own_address_ = {name,
+                  port_.gid,
+                  port_.lid,
+                  port_.infiniband,
+                  connection_manager_.queue_pair(),
+                  connection_manager_.queue_key(),
+                  liveness_port_.port()};
   reads_ = static_cast<std::uint8_t>(std::clamp(limits_.max_qp_rd_atom, 1, static_cast<int>(kReads)));
   inline_bytes_ = kInline;
   data_depth_ = depth_ - std::min(depth_ / 4, kControlReserve);
@@ -153,7 +159,7 @@ Result<Registration> VerbsRail::register_memory(std::span<std::byte> memory, Acc
                                     static_cast<unsigned>(wanted) | IBV_ACCESS_RELAXED_ORDERING);
     return library_->reg_mr(domain_.get(), memory.data(), memory.size(), wanted);
   };
-  Memory region(hold(flags), {library_});
+  MemoryRegion region(hold(flags), {library_});
   // A source that its program may only read.
   if (!region && !access.remote && (errno == EFAULT || errno == EACCES)) region.reset(hold(0));
   if (!region) {
@@ -178,19 +184,19 @@ Result<Registration> VerbsRail::register_memory(std::span<std::byte> memory, Acc
 void VerbsRail::revoke(const Registration& registration) { held_.erase(registration.id[0]); }
 
 void VerbsRail::close_device() {
-  meeting_.clear();
+  handshaking_.clear();
   closing_.clear();
-  farewells_.clear();
+  disconnects_.clear();
   to_ring_ = nullptr;
   lately_ = {};
   for (Slot& slot : slots_) slot.pair.reset();
-  office_.close();
+  connection_manager_.close();
   held_.clear();
   shared_receives_.reset();
   queue_.reset();
   domain_.reset();
   context_.reset();
-  witness_ = {};
+  liveness_port_ = {};
 }
 
 void VerbsRail::stop() {
@@ -200,7 +206,7 @@ void VerbsRail::stop() {
   if (!gone_)
     for (Slot& slot : slots_)
       if (slot.pair && slot.pair->state != Pair::State::closing) say_over(*slot.pair);
-  for (Link& link : links_) link = {};
+  for (VerbsLink& link : links_) link = {};
   pending_.clear();
   if (!gone_) close_device();
 }

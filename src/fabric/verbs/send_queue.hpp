@@ -24,9 +24,9 @@ class SendQueue {
     PostContext* context = nullptr;
     Event::Kind kind = Event::Kind::sent;
   };
-  struct Request {
+  struct WorkRequest {
     ibv_send_wr work{};
-    ibv_sge piece{};
+    ibv_sge sge{};
   };
 
   SendQueue() = default;
@@ -43,7 +43,7 @@ class SendQueue {
     mask_ = slots - 1;
     // A chain is told by its last, so one in four is at least: the queue never waits for the one that would tell.
     end_ = requests_.data() + std::clamp(depth / 4, 1U, kChain);
-    for (Request& request : requests_) request.work.sg_list = &request.piece;
+    for (WorkRequest& request : requests_) request.work.sg_list = &request.sge;
   }
 
   std::uint32_t outstanding() const { return added_ - retired_; }
@@ -51,8 +51,8 @@ class SendQueue {
   bool chain_full() const { return next_ == end_; }
 
   /// The next work request, to be filled in.
-  Request& add(PostContext* context, Event::Kind kind) {
-    Request& request = *next_++;
+  WorkRequest& add(PostContext* context, Event::Kind kind) {
+    WorkRequest& request = *next_++;
     Entry& entry = entries_[added_ & mask_];
     entry.context = context;
     entry.kind = kind;
@@ -88,9 +88,9 @@ class SendQueue {
   std::uint32_t retired_ = 0;
   std::uint32_t mask_ = 0;
   std::vector<Entry> entries_;
-  std::array<Request, kChain + 1> requests_{};  // the last is never posted, only pointed at
-  Request* next_ = requests_.data();
-  Request* end_ = nullptr;
+  std::array<WorkRequest, kChain + 1> requests_{};  // the last is never posted, only pointed at
+  WorkRequest* next_ = requests_.data();
+  WorkRequest* end_ = nullptr;
 };
 
 }  // namespace railyard::fabric::verbs

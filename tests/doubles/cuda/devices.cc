@@ -20,7 +20,7 @@ namespace cuda_double {
 namespace {
 
 cuda::ContextObject g_contexts[kMostDevices];
-thread_local std::vector<cuda::Context> t_stack;
+thread_local std::vector<cuda::CudaContext> t_stack;
 thread_local int t_capture_mode = 0;
 
 unsigned long number_of(const char* name, unsigned long otherwise) {
@@ -136,7 +136,7 @@ CUDA_DOUBLE_CALL Code cuDeviceCanAccessPeer(int* can, cuda::Device device, cuda:
   return cuda::kSuccess;
 }
 
-CUDA_DOUBLE_CALL Code cuDevicePrimaryCtxRetain(cuda::Context* context, cuda::Device device) {
+CUDA_DOUBLE_CALL Code cuDevicePrimaryCtxRetain(cuda::CudaContext* context, cuda::Device device) {
   if (!is_device(device)) return cuda::kInvalidDevice;
   const std::lock_guard lock(state().mutex);
   ++g_contexts[device].retained;
@@ -160,26 +160,26 @@ CUDA_DOUBLE_CALL Code cuDevicePrimaryCtxGetState(cuda::Device device, unsigned* 
   return cuda::kSuccess;
 }
 
-CUDA_DOUBLE_CALL Code cuCtxPushCurrent_v2(cuda::Context context) {
+CUDA_DOUBLE_CALL Code cuCtxPushCurrent_v2(cuda::CudaContext context) {
   if (context == nullptr) return cuda::kInvalidContext;
   t_stack.push_back(context);
   return cuda::kSuccess;
 }
 
-CUDA_DOUBLE_CALL Code cuCtxPopCurrent_v2(cuda::Context* context) {
+CUDA_DOUBLE_CALL Code cuCtxPopCurrent_v2(cuda::CudaContext* context) {
   if (t_stack.empty()) return cuda::kInvalidContext;
   if (context != nullptr) *context = t_stack.back();
   t_stack.pop_back();
   return cuda::kSuccess;
 }
 
-CUDA_DOUBLE_CALL Code cuCtxGetCurrent(cuda::Context* context) {
+CUDA_DOUBLE_CALL Code cuCtxGetCurrent(cuda::CudaContext* context) {
   if (!state().started) return cuda::kNotInitialized;
   *context = t_stack.empty() ? nullptr : t_stack.back();
   return cuda::kSuccess;
 }
 
-CUDA_DOUBLE_CALL Code cuCtxSetCurrent(cuda::Context context) {
+CUDA_DOUBLE_CALL Code cuCtxSetCurrent(cuda::CudaContext context) {
   if (!t_stack.empty()) t_stack.pop_back();
   if (context != nullptr) t_stack.push_back(context);
   return cuda::kSuccess;

@@ -160,12 +160,12 @@ class End {
     return address;
   }
 
-  ibv_sge piece(std::size_t offset, std::uint32_t bytes) const {
+  ibv_sge sge(std::size_t offset, std::uint32_t bytes) const {
     return {.addr = reinterpret_cast<std::uint64_t>(memory.data()) + offset, .length = bytes, .lkey = region->lkey};
   }
   /// A receive of `bytes` at `offset` in the memory, into the shared queue or a pair's own.
   int receive(std::uint64_t id, std::size_t offset, std::uint32_t bytes, ibv_qp* pair = nullptr) const {
-    ibv_sge where = piece(offset, bytes);
+    ibv_sge where = sge(offset, bytes);
     ibv_recv_wr request{};
     request.wr_id = id;
     request.sg_list = &where;
@@ -200,14 +200,14 @@ class End {
 
 /// One work request, to be posted alone or in a chain.
 struct Work {
-  ibv_sge piece{};
+  ibv_sge sge{};
   ibv_send_wr request{};
 
   Work(const End& end, ibv_wr_opcode opcode, std::uint64_t id, std::size_t offset, std::uint32_t bytes,
        unsigned flags = IBV_SEND_SIGNALED)
-      : piece(end.piece(offset, bytes)) {
+      : sge(end.sge(offset, bytes)) {
     request.wr_id = id;
-    request.sg_list = &piece;
+    request.sg_list = &sge;
     request.num_sge = bytes == 0 ? 0 : 1;
     request.opcode = opcode;
     request.send_flags = flags;

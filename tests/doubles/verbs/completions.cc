@@ -33,7 +33,7 @@ void Core::complete(CompletionQueue& queue, const Completion& completion) {
     queue.overrun = true;
     violation("a completion queue of " + std::string(queue.owner->name) + " for " + std::to_string(ring.depth) +
               " ran over");
-    tell(static_cast<Context&>(*queue.context), IBV_EVENT_CQ_ERR, &queue);
+    tell(static_cast<DoubleContext&>(*queue.context), IBV_EVENT_CQ_ERR, &queue);
     return;
   }
   Traffic& traffic = queue.owner->traffic;

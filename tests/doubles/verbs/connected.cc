@@ -178,10 +178,10 @@ struct Transfer {
 
 QueuePair* Core::peer_of(QueuePair& pair) {
   const ibv_qp_attr& settings = pair.settings;
-  const Place place = find(settings.ah_attr, *pair.owner);
-  if (!path_open(*pair.owner, settings.port_num, place)) return nullptr;
-  const auto found = place.device->pairs.find(settings.dest_qp_num);
-  if (found == place.device->pairs.end()) return nullptr;
+  const Destination destination = find(settings.ah_attr, *pair.owner);
+  if (!path_open(*pair.owner, settings.port_num, destination)) return nullptr;
+  const auto found = destination.device->pairs.find(settings.dest_qp_num);
+  if (found == destination.device->pairs.end()) return nullptr;
   QueuePair& peer = *found->second;
   if (!peer.connected() || !hears(peer.now) || peer.settings.dest_qp_num != pair.qp_num) return nullptr;
   // Packets from elsewhere, of another kind, or out of their sequence, are not taken.

@@ -18,7 +18,7 @@ namespace railyard::verbs_double {
 
 using Clock = std::chrono::steady_clock;
 
-struct Context;
+struct DoubleContext;
 struct QueuePair;
 struct SharedReceiveQueue;
 
@@ -60,7 +60,7 @@ struct Device : ibv_device {
   std::size_t number = 0;
   DeviceOptions options;
   std::vector<Port> ports;
-  std::vector<Context*> contexts;
+  std::vector<DoubleContext*> contexts;
   std::unordered_map<std::uint32_t, QueuePair*> pairs;
   std::vector<Region*> regions;  ///< by the upper bits of a key; null: no longer there
   std::array<Count, kKinds> counts{};
@@ -79,11 +79,11 @@ struct Device : ibv_device {
   }
 };
 
-struct Context : ibv_context {
-  Context() : ibv_context{} {}
-  Context(const Context&) = delete;
-  Context& operator=(const Context&) = delete;
-  ~Context();
+struct DoubleContext : ibv_context {
+  DoubleContext() : ibv_context{} {}
+  DoubleContext(const DoubleContext&) = delete;
+  DoubleContext& operator=(const DoubleContext&) = delete;
+  ~DoubleContext();
 
   Device* owner = nullptr;
   int children = 0;
@@ -204,11 +204,11 @@ struct Core {
   void look_closer();
 
   // events.cc
-  void tell(Context& context, ibv_event_type type, const void* about);
+  void tell(DoubleContext& context, ibv_event_type type, const void* about);
   void tell_pair(QueuePair& pair, ibv_event_type type);
   void tell_port(Device& device, ibv_event_type type, std::uint8_t port);
   /// The object is about to go.
-  void forget_events(Context& context, const void* object, const char* what);
+  void forget_events(DoubleContext& context, const void* object, const char* what);
 
   // motion.cc
   void wake(QueuePair& pair);
@@ -246,12 +246,12 @@ struct Core {
   void fail(QueuePair& pair, ibv_wc_status status);
 
   // devices.cc
-  struct Place {
+  struct Destination {
     Device* device = nullptr;
     Port* port = nullptr;
   };
-  Place find(const ibv_ah_attr& address, const Device& from);
-  bool path_open(const Device& from, std::uint8_t from_port, const Place& to) const;
+  Destination find(const ibv_ah_attr& address, const Device& from);
+  bool path_open(const Device& from, std::uint8_t from_port, const Destination& to) const;
 
   void switch_port(Device& device, std::uint8_t port, bool active);
 
@@ -264,7 +264,7 @@ struct Core {
 /// The network that exists.
 Core* core();
 inline Core& here() { return *core(); }
-inline Device& device_of(const ibv_context* context) { return *static_cast<const Context*>(context)->owner; }
+inline Device& device_of(const ibv_context* context) { return *static_cast<const DoubleContext*>(context)->owner; }
 
 /// Each file's part of the calls.
 void add_device_calls(fabric::verbs::Library& calls);

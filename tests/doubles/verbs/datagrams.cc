@@ -114,8 +114,8 @@ void Core::land_datagrams() {
   if (flying.empty()) return;
   const Clock::time_point now = Clock::now();
   for (auto datagram = flying.begin(); datagram != flying.end();) {
-    const Place place = find(datagram->to, *datagram->from);
-    if (datagram->due > now || (place.device != nullptr && place.device->frozen)) {
+    const Destination destination = find(datagram->to, *datagram->from);
+    if (datagram->due > now || (destination.device != nullptr && destination.device->frozen)) {
       ++datagram;
       continue;
     }
@@ -126,13 +126,13 @@ void Core::land_datagrams() {
 }
 
 void Core::land(const Datagram& datagram) {
-  const Place place = find(datagram.to, *datagram.from);
-  if (!path_open(*datagram.from, datagram.to.port_num, place)) return;
-  Traffic& traffic = place.device->traffic;
-  const auto found = place.device->pairs.find(datagram.qp_num);
-  QueuePair* const pair = found == place.device->pairs.end() ? nullptr : found->second;
+  const Destination destination = find(datagram.to, *datagram.from);
+  if (!path_open(*datagram.from, datagram.to.port_num, destination)) return;
+  Traffic& traffic = destination.device->traffic;
+  const auto found = destination.device->pairs.find(datagram.qp_num);
+  QueuePair* const pair = found == destination.device->pairs.end() ? nullptr : found->second;
   const bool hears = pair != nullptr && !pair->connected() && (pair->now == IBV_QPS_RTR || pair->now == IBV_QPS_RTS) &&
-                     place.device->port(pair->settings.port_num) == place.port;
+                     destination.device->port(pair->settings.port_num) == destination.port;
   const ReceiveRequest* const receive =
       hears && pair->settings.qkey == datagram.queue_key ? pair->receive_queue().oldest() : nullptr;
   const std::size_t bytes = kHeaderBytes + datagram.bytes.size();

@@ -21,10 +21,10 @@ namespace {
   core.advance();
 }
 
-[[gnu::noinline]] int too_many_pieces() {
+[[gnu::noinline]] int too_many_sges() {
   Core& core = here();
   const std::lock_guard lock(core.lock);
-  core.violation("a work request with more than one piece: the double carries one");
+  core.violation("a work request with more than one scatter-gather entry: the double carries one");
   return EINVAL;
 }
 
@@ -66,17 +66,17 @@ inline int write_entry(const QueuePair& pair, WorkRequest& entry, const ibv_send
     return 0;
   }
   if (request.num_sge != 1) [[unlikely]] {
-    return too_many_pieces();
+    return too_many_sges();
   }
-  const ibv_sge& piece = *request.sg_list;
-  entry.length = piece.length;
+  const ibv_sge& sge = *request.sg_list;
+  entry.length = sge.length;
   if ((request.send_flags & IBV_SEND_INLINE) != 0) {
-    if (piece.length > pair.sends.inline_limit || request.opcode >= IBV_WR_RDMA_READ) return EINVAL;
-    std::memcpy(entry.inline_bytes(), reinterpret_cast<const void*>(piece.addr), piece.length);
+    if (sge.length > pair.sends.inline_limit || request.opcode >= IBV_WR_RDMA_READ) return EINVAL;
+    std::memcpy(entry.inline_bytes(), reinterpret_cast<const void*>(sge.addr), sge.length);
     return 0;
   }
-  entry.address = piece.addr;
-  entry.lkey = piece.lkey;
+  entry.address = sge.addr;
+  entry.lkey = sge.lkey;
   return 0;
 }
 
@@ -119,7 +119,7 @@ inline int add_receives(ReceiveQueue& queue, ibv_recv_wr* request, ibv_recv_wr**
     if (head == full) [[unlikely]] {
       error = ENOMEM;
     } else if (request->num_sge > 1) [[unlikely]] {
-      error = too_many_pieces();
+      error = too_many_sges();
     }
     if (error != 0) [[unlikely]] {
       *bad = request;

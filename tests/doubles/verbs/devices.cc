@@ -68,7 +68,7 @@ ibv_context* open_device(ibv_device* handle) {
   auto& device = static_cast<Device&>(*handle);
   if (const int error = refused(device, "open_device"); error != 0) return no<ibv_context>(error);
   set_up_ports(device);
-  auto* const context = new Context();
+  auto* const context = new DoubleContext();
   context->device = &device;
   context->owner = &device;
   context->cmd_fd = -1;
@@ -83,7 +83,7 @@ ibv_context* open_device(ibv_device* handle) {
 int close_device(ibv_context* handle) {
   Core& core = here();
   const std::lock_guard lock(core.lock);
-  auto* const context = static_cast<Context*>(handle);
+  auto* const context = static_cast<DoubleContext*>(handle);
   if (!core.known(context, "close_device")) return EINVAL;
   if (context->children != 0) return EBUSY;
   ::close(context->async_fd);
@@ -96,7 +96,7 @@ int close_device(ibv_context* handle) {
 int query_device(ibv_context* handle, ibv_device_attr* attributes) {
   Core& core = here();
   const std::lock_guard lock(core.lock);
-  if (!core.known(static_cast<Context*>(handle), "query_device")) return EINVAL;
+  if (!core.known(static_cast<DoubleContext*>(handle), "query_device")) return EINVAL;
   Device& device = device_of(handle);
   if (const int error = refused(device, "query_device"); error != 0) return error;
   const Limits& limits = device.options.limits;
@@ -128,7 +128,7 @@ int query_device(ibv_context* handle, ibv_device_attr* attributes) {
 /// The port, or why not.
 int look_at_port(ibv_context* handle, std::uint32_t number, std::string_view name, Port** port) {
   Core& core = here();
-  if (!core.known(static_cast<Context*>(handle), std::string(name).c_str())) return EINVAL;
+  if (!core.known(static_cast<DoubleContext*>(handle), std::string(name).c_str())) return EINVAL;
   Device& device = device_of(handle);
   if (const int error = refused(device, name); error != 0) return error;
   *port = device.port(number);
@@ -198,7 +198,7 @@ bool same(const ibv_gid& one, const ibv_gid& other) { return std::memcmp(one.raw
 
 }  // namespace
 
-Context::~Context() {
+DoubleContext::~DoubleContext() {
   if (async_fd >= 0) ::close(async_fd);
 }
 
@@ -228,7 +228,7 @@ void Core::switch_port(Device& device, std::uint8_t port, bool active) {
   tell_port(device, active ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR, port);
 }
 
-Core::Place Core::find(const ibv_ah_attr& address, const Device& from) {
+Core::Destination Core::find(const ibv_ah_attr& address, const Device& from) {
   const bool global = address.is_global != 0;
   const Port& own = from.ports[address.port_num - 1u];
   const Gid& source = own.gids[global ? address.grh.sgid_index : 0u];
@@ -248,7 +248,7 @@ Core::Place Core::find(const ibv_ah_attr& address, const Device& from) {
   return {};
 }
 
-bool Core::path_open(const Device& from, std::uint8_t from_port, const Place& to) const {
+bool Core::path_open(const Device& from, std::uint8_t from_port, const Destination& to) const {
   if (to.device == nullptr || !to.port->active || !from.ports[from_port - 1u].active) return false;
   if (from.cut || to.device->cut || from.dead || to.device->dead) return false;
   return cut_paths.empty() || !cut_paths.contains(std::minmax(from.number, to.device->number));

@@ -37,7 +37,7 @@ bool take_ticket(int descriptor) {
 }
 
 int get_async_event(ibv_context* handle, ibv_async_event* event) {
-  Context& context = *static_cast<Context*>(handle);
+  DoubleContext& context = *static_cast<DoubleContext*>(handle);
   while (true) {
     if (!take_ticket(context.async_fd)) return -1;
     const std::lock_guard lock(here().lock);
@@ -54,7 +54,7 @@ void ack_async_event(ibv_async_event* event) {
   const std::lock_guard lock(core.lock);
   // The context is not in the event: find who handed it out.
   for (const auto& device : core.devices) {
-    for (Context* context : device->contexts) {
+    for (DoubleContext* context : device->contexts) {
       const auto found = context->unacknowledged.find(subject(*event));
       if (found == context->unacknowledged.end()) continue;
       if (--found->second == 0) context->unacknowledged.erase(found);
@@ -66,7 +66,7 @@ void ack_async_event(ibv_async_event* event) {
 
 }  // namespace
 
-void Core::tell(Context& context, ibv_event_type type, const void* about) {
+void Core::tell(DoubleContext& context, ibv_event_type type, const void* about) {
   ibv_async_event event{};
   event.event_type = type;
   void* const object = const_cast<void*>(about);
@@ -79,10 +79,12 @@ void Core::tell(Context& context, ibv_event_type type, const void* about) {
   ::eventfd_write(context.async_fd, 1);
 }
 
-void Core::tell_pair(QueuePair& pair, ibv_event_type type) { tell(static_cast<Context&>(*pair.context), type, &pair); }
+void Core::tell_pair(QueuePair& pair, ibv_event_type type) {
+  tell(static_cast<DoubleContext&>(*pair.context), type, &pair);
+}
 
 void Core::tell_port(Device& device, ibv_event_type type, std::uint8_t port) {
-  for (Context* context : device.contexts) {
+  for (DoubleContext* context : device.contexts) {
     ibv_async_event event{};
     event.event_type = type;
     event.element.port_num = port;
@@ -91,7 +93,7 @@ void Core::tell_port(Device& device, ibv_event_type type, std::uint8_t port) {
   }
 }
 
-void Core::forget_events(Context& context, const void* object, const char* what) {
+void Core::forget_events(DoubleContext& context, const void* object, const char* what) {
   const std::size_t dropped =
       std::erase_if(context.events, [object](const ibv_async_event& event) { return subject(event) == object; });
   for (std::size_t i = 0; i < dropped; ++i) {

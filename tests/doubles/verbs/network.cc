@@ -122,7 +122,7 @@ void Network::kill(std::size_t device) {
   turn(*core_, [&] {
     Device& dead = *core_->devices.at(device);
     dead.dead = true;
-    for (Context* context : dead.contexts) core_->tell(*context, IBV_EVENT_DEVICE_FATAL, nullptr);
+    for (DoubleContext* context : dead.contexts) core_->tell(*context, IBV_EVENT_DEVICE_FATAL, nullptr);
   });
 }
 

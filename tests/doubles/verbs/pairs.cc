@@ -15,11 +15,11 @@ Kind kind_of(ibv_qp_type type) { return type == IBV_QPT_RC ? Kind::connected_pai
 bool fits(const Limits& limits, const ibv_qp_init_attr& wanted) {
   const ibv_qp_cap& sizes = wanted.cap;
   const auto most = static_cast<std::uint32_t>(limits.max_qp_wr);
-  const auto pieces = static_cast<std::uint32_t>(limits.max_sge);
-  if (sizes.max_send_wr > most || sizes.max_send_sge > pieces || sizes.max_inline_data > limits.max_inline_data) {
+  const auto sges = static_cast<std::uint32_t>(limits.max_sge);
+  if (sizes.max_send_wr > most || sizes.max_send_sge > sges || sizes.max_inline_data > limits.max_inline_data) {
     return false;
   }
-  return wanted.srq != nullptr || (sizes.max_recv_wr <= most && sizes.max_recv_sge <= pieces);
+  return wanted.srq != nullptr || (sizes.max_recv_wr <= most && sizes.max_recv_sge <= sges);
 }
 
 /// The queues it names must be there, on the same device.
@@ -81,7 +81,7 @@ int destroy_qp(ibv_qp* handle) {
   if (!core.known(pair, "destroy_qp")) return EINVAL;
   if (const int error = core.wanted_failure("destroy_qp"); error != 0) return error;
   Device& device = *pair->owner;
-  core.forget_events(static_cast<Context&>(*pair->context), pair, "destroy_qp");
+  core.forget_events(static_cast<DoubleContext&>(*pair->context), pair, "destroy_qp");
   if (device.options.removes_completions) {
     core.remove_completions(pair->send_completions(), *pair);
     if (pair->recv_cq != pair->send_cq) core.remove_completions(pair->receive_completions(), *pair);

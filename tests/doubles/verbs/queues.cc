@@ -10,7 +10,7 @@ namespace {
 ibv_pd* alloc_pd(ibv_context* handle) {
   Core& core = here();
   const std::lock_guard lock(core.lock);
-  auto* const context = static_cast<Context*>(handle);
+  auto* const context = static_cast<DoubleContext*>(handle);
   if (!core.known(context, "alloc_pd")) return no<ibv_pd>(EINVAL);
   Device& device = *context->owner;
   if (const int error = refused(device, "alloc_pd"); error != 0) return no<ibv_pd>(error);
@@ -29,7 +29,7 @@ int dealloc_pd(ibv_pd* handle) {
   if (!core.known(domain, "dealloc_pd")) return EINVAL;
   if (const int error = core.wanted_failure("dealloc_pd"); error != 0) return error;
   if (domain->children != 0) return EBUSY;
-  auto& context = static_cast<Context&>(*domain->context);
+  auto& context = static_cast<DoubleContext&>(*domain->context);
   --context.children;
   core.bury(*context.owner, Kind::domain, domain);
   return 0;
@@ -38,7 +38,7 @@ int dealloc_pd(ibv_pd* handle) {
 ibv_cq* create_cq(ibv_context* handle, int entries, void* user, ibv_comp_channel* channel, int vector) {
   Core& core = here();
   const std::lock_guard lock(core.lock);
-  auto* const context = static_cast<Context*>(handle);
+  auto* const context = static_cast<DoubleContext*>(handle);
   if (!core.known(context, "create_cq")) return no<ibv_cq>(EINVAL);
   Device& device = *context->owner;
   if (const int error = refused(device, "create_cq"); error != 0) return no<ibv_cq>(error);
@@ -66,7 +66,7 @@ int destroy_cq(ibv_cq* handle) {
   if (!core.known(queue, "destroy_cq")) return EINVAL;
   if (const int error = core.wanted_failure("destroy_cq"); error != 0) return error;
   if (queue->users != 0) return EBUSY;
-  auto& context = static_cast<Context&>(*queue->context);
+  auto& context = static_cast<DoubleContext&>(*queue->context);
   core.forget_events(context, queue, "destroy_cq");
   --context.children;
   queue->plain = false;

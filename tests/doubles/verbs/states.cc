@@ -15,12 +15,12 @@ struct Step {
 };
 
 constexpr int kState = IBV_QP_STATE;
-constexpr int kPlace = IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+constexpr int kPortBits = IBV_QP_PKEY_INDEX | IBV_QP_PORT;
 constexpr int kPeer =
     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 constexpr int kSending = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 constexpr std::array kSteps = {
-    Step{IBV_QPS_RESET, IBV_QPS_INIT, kState | kPlace | IBV_QP_ACCESS_FLAGS, kState | kPlace | IBV_QP_QKEY},
+    Step{IBV_QPS_RESET, IBV_QPS_INIT, kState | kPortBits | IBV_QP_ACCESS_FLAGS, kState | kPortBits | IBV_QP_QKEY},
     Step{IBV_QPS_INIT, IBV_QPS_RTR, kState | kPeer, kState},
     Step{IBV_QPS_RTR, IBV_QPS_RTS, kState | kSending, kState | IBV_QP_SQ_PSN},
 };

@@ -1,0 +1,325 @@
+/// How two rails agree on a queue pair. Every CM message may be lost, doubled or late: what asks for an answer is
+/// repeated, what is repeated is answered again, and who knows nothing of a queue pair says that it is over.
+///
+///     connector                           acceptor
+///     call (its end, its link's tag)  ->  makes an end, joins it
+///     joins its own                   <-  answer (its end; the tag of its link back, if that was calling, too)
+///     ready                           ->  stands
+///
+/// A link back that is wanted later takes the same queue pair: bind (tag) -> bound. If both call at once for links that
+/// face each other, the rail with the smaller name is the connector; the other answers with the end it has made.
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "fabric/verbs/rail.hpp"
+
+namespace railyard::fabric::verbs {
+
+namespace {
+
+constexpr std::int64_t kFirstWait = 20'000'000;
+constexpr std::int64_t kLongestWait = 500'000'000;
+/// Between two questions to a peer whose link uses a queue pair that ours does not.
+constexpr std::int64_t kAskEvery = 500'000'000;
+
+std::int64_t wait_after(int tries) { return std::min(kFirstWait << std::min(tries, 10), kLongestWait); }
+
+}  // namespace
+
+void VerbsRail::begin_handshake(Pair& pair, CmMessage::Kind kind) {
+  pair.tries = 0;
+  pair.next_message = SteadyClock().now() + kFirstWait;
+  pair.liveness_probe = {};
+  if (!pair.in_handshake) handshaking_.push_back(&pair);
+  pair.in_handshake = true;
+  write_cm_message(pair, kind);
+}
+
+void VerbsRail::write_cm_message(Pair& pair, CmMessage::Kind kind) {
+  CmMessage message;
+  message.kind = kind;
+  message.from = own_address_;
+  message.here = handle_of(pair);
+  message.there = pair.there;
+  if (pair.link) {
+    message.tagged = true;
+    message.tag = links_[*pair.link].tag;
+  }
+  if (kind == CmMessage::Kind::call || kind == CmMessage::Kind::answer) message.end = end_of(pair);
+  (void)connection_manager_.send(*pair.peer, message);
+}
+
+void VerbsRail::reply(const CmMessage& message, CmMessage::Kind kind, CmMessage::Reason reason) {
+  auto peer = connection_manager_.peer(message.from, name_);
+  if (!peer) return;
+  CmMessage answer;
+  answer.kind = kind;
+  answer.reason = reason;
+  answer.from = own_address_;
+  answer.here = message.there;
+  answer.there = message.here;
+  answer.tagged = message.tagged;
+  answer.tag = message.tag;
+  (void)connection_manager_.send(**peer, answer);
+  lately_[next_lately_++ % lately_.size()] = std::move(*peer);
+}
+
+void VerbsRail::write_disconnect(std::shared_ptr<Peer> peer, CmMessage message) {
+  message.from = own_address_;
+  (void)connection_manager_.send(*peer, message);
+  disconnects_.push_back({std::move(peer), message, SteadyClock().now() + kFirstWait, 0});
+}
+
+void VerbsRail::say_over(Pair& pair) {
+  CmMessage message;
+  message.kind = CmMessage::Kind::over;
+  message.here = handle_of(pair);
+  message.there = pair.there;
+  if (pair.there != 0) write_disconnect(pair.peer, message);
+}
+
+void VerbsRail::read_cm_message(const CmMessage& message) {
+  if (message.from.infiniband != port_.infiniband) return;
+  Pair* const pair = find_pair(message.there);
+  const bool ours = pair != nullptr && pair->peer->address.name == message.from.name;
+  switch (message.kind) {
+    case CmMessage::Kind::call:
+      return take_call(message);
+    case CmMessage::Kind::answer:
+      return take_answer(message);
+    case CmMessage::Kind::refuse:
+      return take_refusal(message);
+    case CmMessage::Kind::gone:
+      std::erase_if(disconnects_, [&](const Disconnect& one) {
+        return one.message.here == message.there && one.message.tagged == message.tagged &&
+               one.peer->address.name == message.from.name;
+      });
+      return;
+    case CmMessage::Kind::over:
+      // A connector that never had our answer never used it: nobody leaves.
+      if (ours && pair->state == Pair::State::answering && message.reason == CmMessage::Reason::unknown)
+        pair->inbound_link.reset();
+      if (ours) pair_failed(*pair, kPeerEnded, false);
+      return reply(message, CmMessage::Kind::gone);
+    case CmMessage::Kind::unbind:
+      take_unbind(message);
+      return reply(message, CmMessage::Kind::gone);
+    default:
+      break;
+  }
+  // The rest is about a queue pair that we should know.
+  if (!ours) return reply(message, CmMessage::Kind::over, CmMessage::Reason::unknown);
+  switch (message.kind) {
+    case CmMessage::Kind::ready:
+      if (pair->state == Pair::State::answering) pair->state = Pair::State::standing;
+      if (pair->state == Pair::State::standing && pair->bound) link_stands(*pair);
+      break;
+    case CmMessage::Kind::bind:
+      take_bind(message);
+      break;
+    case CmMessage::Kind::bound:
+      // Noted for the link it was asked for: a late answer may be of another.
+      if (pair->link && pair->state == Pair::State::standing && message.tagged &&
+          message.tag.id == links_[*pair->link].tag.id && message.tag.epoch == links_[*pair->link].tag.epoch) {
+        pair->bound = true;
+        link_stands(*pair);
+      }
+      break;
+    case CmMessage::Kind::ask:
+      reply(message, CmMessage::Kind::here);
+      break;
+    case CmMessage::Kind::here:
+      pair->tries = 0;
+      break;
+    default:
+      break;
+  }
+}
+
+void VerbsRail::link_stands(Pair& pair) {
+  if (!pair.link) return;
+  VerbsLink& link = links_[*pair.link];
+  if (link.state == VerbsLink::State::connecting) link.state = VerbsLink::State::up;
+}
+
+void VerbsRail::take_call(const CmMessage& message) {
+  if (!message.tagged) return;
+  for (Slot& slot : slots_) {
+    Pair* const pair = slot.pair.get();
+    if (pair == nullptr || pair->there != message.here || pair->peer->address.name != message.from.name) continue;
+    if (pair->state == Pair::State::answering) write_cm_message(*pair, CmMessage::Kind::answer);
+    if (pair->state != Pair::State::calling) return;  // the same call again
+  }
+  if (!welcome(message.tag)) return reply(message, CmMessage::Kind::refuse, CmMessage::Reason::unwanted);
+  Pair* own = nullptr;
+  if (message.tag.facing != 0 && message.from.name != own_address_.name) {
+    for (Slot& slot : slots_) {
+      Pair* const pair = slot.pair.get();
+      if (pair == nullptr || pair->state != Pair::State::calling || !pair->link) continue;
+      const LinkTag& tag = links_[*pair->link].tag;
+      if (tag.id == message.tag.facing && tag.facing == message.tag.id && pair->peer->address.name == message.from.name)
+        own = pair;
+    }
+    if (own != nullptr && own_address_.name < message.from.name) return;  // it will answer our call
+  }
+  // The sender has given up the epochs before this one.
+  if (message.tag.epoch != 0) close_inbound_links(message.tag.id, message.tag.epoch - 1, false);
+  if (own == nullptr) {
+    auto peer = connection_manager_.peer(message.from, name_);
+    auto made = peer ? make_pair(std::move(*peer)) : Result<Pair*>(std::move(peer.error()));
+    if (!made) {
+      log_warn("{}: a peer's link was not accepted: {}", name_, made.error().text());
+      return reply(message, CmMessage::Kind::refuse, CmMessage::Reason::no_room);
+    }
+    own = *made;
+  }
+  answer_call(*own, message);
+}
+
+void VerbsRail::answer_call(Pair& pair, const CmMessage& message) {
+  if (int code = join(pair, message.end, message.from)) {
+    log_warn("{}: a peer's queue pair cannot be joined: {}", name_, std::strerror(code));
+    pair_failed(pair, kErrno + code, false);
+    return reply(message, CmMessage::Kind::refuse, CmMessage::Reason::no_room);
+  }
+  pair.there = message.here;
+  pair.state = Pair::State::answering;
+  pair.bound = pair.link.has_value();
+  seat_inbound_link(pair, message.tag);
+  begin_handshake(pair, CmMessage::Kind::answer);
+}
+
+void VerbsRail::take_answer(const CmMessage& message) {
+  Pair* const pair = find_pair(message.there);
+  if (pair == nullptr || pair->peer->address.name != message.from.name ||
+      (pair->there != 0 && pair->there != message.here))
+    return reply(message, CmMessage::Kind::over, CmMessage::Reason::unknown);
+  if (pair->state == Pair::State::calling) {
+    pair->there = message.here;
+    if (message.tagged && !welcome(message.tag)) return pair_failed(*pair, kUnwanted, false);
+    if (int code = join(*pair, message.end, message.from)) return pair_failed(*pair, kErrno + code, false);
+    pair->state = Pair::State::standing;
+    pair->bound = true;
+    if (message.tagged) {
+      if (message.tag.epoch != 0) close_inbound_links(message.tag.id, message.tag.epoch - 1, false);
+      seat_inbound_link(*pair, message.tag);
+    }
+    link_stands(*pair);
+  }
+  write_cm_message(*pair, CmMessage::Kind::ready);
+}
+
+void VerbsRail::take_bind(const CmMessage& message) {
+  Pair& pair = *find_pair(message.there);
+  if (pair.state != Pair::State::standing || !message.tagged) return;  // it will be asked again
+  const bool again =
+      pair.inbound_link && pair.inbound_link->id == message.tag.id && pair.inbound_link->epoch == message.tag.epoch;
+  if (!again) {
+    if (!welcome(message.tag)) return reply(message, CmMessage::Kind::refuse, CmMessage::Reason::unwanted);
+    if (message.tag.epoch != 0) close_inbound_links(message.tag.id, message.tag.epoch - 1, false);
+    if (pair.state != Pair::State::standing) return reply(message, CmMessage::Kind::over);
+    seat_inbound_link(pair, message.tag);
+  }
+  reply(message, CmMessage::Kind::bound);
+}
+
+void VerbsRail::take_unbind(const CmMessage& message) {
+  Pair* const pair = find_pair(message.there);
+  if (pair == nullptr || pair->peer->address.name != message.from.name || !pair->inbound_link) return;
+  if (pair->inbound_link->id != message.tag.id || pair->inbound_link->epoch != message.tag.epoch) return;
+  if (pair->link) {
+    // What it sent has been acknowledged: its completions came before this CM message.
+    report_left(*pair->inbound_link);
+    pair->inbound_link.reset();
+    return;
+  }
+  pair->leaves = pair->inbound_link;
+  close_pair(*pair, true);
+}
+
+void VerbsRail::take_refusal(const CmMessage& message) {
+  Pair* const pair = find_pair(message.there);
+  if (pair == nullptr || pair->peer->address.name != message.from.name || !pair->link) return;
+  if (links_[*pair->link].state != VerbsLink::State::connecting) return;
+  const int why = message.reason == CmMessage::Reason::no_room ? kNoRoom : kUnwanted;
+  if (pair->inbound_link) {
+    // Our link alone is unwanted.
+    const RemoteId remote = *pair->link;
+    pair->link.reset();
+    lose(remote, why, false);
+    links_[remote].pair = nullptr;
+  } else {
+    pair_failed(*pair, why, false);
+  }
+}
+
+void VerbsRail::look_at_handshakes() {
+  const std::int64_t now = SteadyClock().now();
+  liveness_port_.sweep();
+  if (connection_manager_.broken()) {
+    drain();  // no completion of its old epoch is to take the room of a new one
+    connection_manager_.revive();
+  }
+  for (std::size_t i = 0; i < handshaking_.size();) {
+    Pair& pair = *handshaking_[i];
+    const bool settled = pair.state == Pair::State::standing && (!pair.link || pair.bound);
+    if (settled) {
+      pair.in_handshake = false;
+      pair.liveness_probe = {};
+      pair.tries = 0;
+      handshaking_[i] = handshaking_.back();
+      handshaking_.pop_back();
+      continue;
+    }
+    if (pair.liveness_probe.refused()) {
+      pair_failed(pair, kNobodyThere, true);  // takes it out
+      continue;
+    }
+    const std::size_t before = handshaking_.size();
+    if (now >= pair.next_message) repeat(pair, now);
+    if (handshaking_.size() == before) ++i;
+  }
+  for (Disconnect& ending : disconnects_) {
+    if (now < ending.next) continue;
+    (void)connection_manager_.send(*ending.peer, ending.message);
+    ending.next = now + wait_after(++ending.tries);
+  }
+  std::erase_if(disconnects_, [](const Disconnect& one) { return one.tries > kMostTries / 2; });
+  if (now < next_slow_look_) return;
+  next_slow_look_ = now + kAskEvery;
+  ask_inbound_links();
+  look_for_device();
+}
+
+void VerbsRail::repeat(Pair& pair, std::int64_t now) {
+  if (++pair.tries > kMostTries) return pair_failed(pair, kNoAnswer, false);
+  pair.next_message = now + wait_after(pair.tries);
+  if (pair.tries % kProbeEvery == kProbeEvery - 1)
+    pair.liveness_probe = LivenessProbe(ipv4_of(pair.peer->address.gid), pair.peer->address.liveness_port);
+  switch (pair.state) {
+    case Pair::State::calling:
+      return write_cm_message(pair, CmMessage::Kind::call);
+    case Pair::State::answering:
+      return write_cm_message(pair, CmMessage::Kind::answer);
+    default:
+      return write_cm_message(pair, CmMessage::Kind::bind);
+  }
+}
+
+/// A queue pair that we never post to says nothing of its peer's death.
+void VerbsRail::ask_inbound_links() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Pair* const pair = slots_[i].pair.get();
+    if (pair == nullptr || pair->link || pair->state != Pair::State::standing || pair->in_handshake) continue;
+    if (pair->liveness_probe.refused() || pair->tries > kMostTries) {
+      pair_failed(*pair, kNobodyThere, true);
+      continue;
+    }
+    if (++pair->tries > 1)
+      pair->liveness_probe = LivenessProbe(ipv4_of(pair->peer->address.gid), pair->peer->address.liveness_port);
+    write_cm_message(*pair, CmMessage::Kind::ask);
+  }
+}
+
+}  // namespace railyard::fabric::verbs

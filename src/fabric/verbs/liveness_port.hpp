@@ -1,0 +1,48 @@
+/// Whether a process is still there. A queue pair to a dead process is silent, like one behind a cut cable; but the
+/// kernel of its machine answers for a TCP port that nobody has open any more. So a rail whose GID is an IPv4 address
+/// keeps a port of that address open, on which nothing is ever said, and a rail that gets no answer connects there.
+#pragma once
+
+#include <cstdint>
+
+#include "base/fd.hpp"
+#include "fabric/rail.hpp"
+
+namespace railyard::fabric::verbs {
+
+/// An open port.
+class LivenessPort {
+ public:
+  LivenessPort() = default;
+  /// Holds nothing where that cannot be.
+  explicit LivenessPort(std::uint32_t ipv4);
+
+  std::uint16_t port() const { return port_; }
+  /// Lets go of whoever connected.
+  void sweep();
+
+ private:
+  Fd socket_;
+  std::uint16_t port_ = 0;
+};
+
+/// One connection to a peer's liveness port.
+class LivenessProbe {
+ public:
+  LivenessProbe() = default;
+  LivenessProbe(std::uint32_t ipv4, std::uint16_t port);
+  /// Its machine answers, and nobody is there. Never blocks.
+  bool refused();
+  /// What the connection tells now: nobody was there (`gone`), or its machine holds it (`alive`), also where the peer
+  /// has just closed it, which takes a living process. Never blocks.
+  Liveness liveness();
+  /// Whether there is more to learn from it.
+  bool open() const { return static_cast<bool>(socket_); }
+
+ private:
+  Fd socket_;
+  bool refused_ = false;
+  bool stands_ = false;
+};
+
+}  // namespace railyard::fabric::verbs

@@ -1,0 +1,47 @@
+/// Who shares what, as text.
+#include <fmt/format.h>
+
+#include "message/context_state.hpp"
+
+namespace railyard {
+namespace {
+
+std::string describe(const transport::Link& link, const fabric::Rail& rail) {
+  const char* const state = link.up() ? (link.health.suspect ? "suspect" : "up") : "down";
+  return fmt::format(
+      "    {} to rail {} of the peer: {}, {:.0f} MB delivered, {:.0f} MB/s, {} KiB in flight, epoch {}\n", rail.name(),
+      link.remote_rail(), state, static_cast<double>(link.delivered()) / 1e6, link.rate() / 1e6,
+      link.bytes_in_flight() / 1024, link.health.epoch + 1);
+}
+
+std::string describe(const transport::Route& route, transport::Engine& engine) {
+  std::uint64_t waiting = 0;
+  for (const transport::Flow* flow : route.flows) waiting += flow->queued;
+  const bool shared = route.key.number != transport::RouteKey::kPrivate;
+  std::string text = fmt::format(
+      "  {}, class {}, {}: {} channels, {} operations wait\n", route.who, route.key.service_class,
+      shared ? fmt::format("shared links {}", route.key.number) : "its own links", route.flows.size(), waiting);
+  for (const transport::Link& link : route.links) text += describe(link, *engine.rails()[link.rail()]);
+  return text;
+}
+
+}  // namespace
+
+std::string ContextState::report() {
+  std::string text;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    transport::Engine& engine = workers_[i]->engine();
+    const transport::ProgressGuard hold(engine.progress_lock());
+    const WorldStatistics counts = engine.statistics();
+    text += fmt::format(
+        "engine {}: {} channels on {} routes; {} stale and {} malformed messages dropped, {} times a queue was full, "
+        "{} "
+        "links lost, {} segments sent again\n",
+        i, workers_[i]->channels(), engine.registry().size(), counts.dropped_stale, counts.dropped_malformed,
+        counts.backpressure, counts.links_lost, counts.segments_replayed);
+    for (const auto& route : engine.registry().routes()) text += describe(*route, engine);
+  }
+  return text;
+}
+
+}  // namespace railyard
