@@ -47,6 +47,7 @@ struct Settings {
   std::string rendezvous;         ///< RAILYARD_RENDEZVOUS: host:port or unix:/path where ranks meet
   std::string rendezvous_host = "rank0";  ///< RAILYARD_RENDEZVOUS_HOST: who serves it: rank0, or the launcher
   std::string job_key;                    ///< RAILYARD_JOB_KEY: secret shared by the ranks of a job
+  std::string wrong_key = "wait";         ///< RAILYARD_WRONG_KEY: end: a rank with another job key ends the job
   std::int32_t rank = -1;                 ///< RAILYARD_RANK
   std::int32_t size = -1;                 ///< RAILYARD_SIZE
 

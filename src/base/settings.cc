@@ -120,6 +120,10 @@ constexpr Descriptor kSettings[] = {
     {"RAILYARD_RENDEZVOUS_HOST", &Settings::rendezvous_host, Kind::choice, "who serves the rendezvous", 0, 0,
      "rank0 launcher"},
     {"RAILYARD_JOB_KEY", &Settings::job_key, Kind::secret, "secret shared by the ranks of a job"},
+    {"RAILYARD_WRONG_KEY", &Settings::wrong_key, Kind::choice,
+     "what rank 0 does when a process with another job key claims a rank: log it and wait for the real one (wait), as "
+     "anybody can make such a claim; or end the job at once (end), where only the job's own processes reach it",
+     0, 0, "wait end"},
     {"RAILYARD_RANK", &Settings::rank, Kind::number, "this process's rank; set by the launcher", 0, kMostRanks - 1},
     {"RAILYARD_SIZE", &Settings::size, Kind::number, "how many ranks the job has; set by the launcher", 1, kMostRanks},
 };
