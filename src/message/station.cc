@@ -43,7 +43,7 @@ std::uint32_t contexts_for(const Settings& settings, std::span<const std::unique
 }  // namespace
 
 Result<std::unique_ptr<StationState>> StationState::open(const Settings& settings) {
-  if (const auto level = parse_log_level(settings.log); level.ok()) set_log_level(*level);
+  apply_log_settings(settings);
   std::unique_ptr<StationState> station(new StationState(settings));
   if (auto started = station->start(); !started) return std::move(started.error());
   return station;
