@@ -63,7 +63,8 @@ int run_demo(const Line& line) {
   auto settings = Settings::from_environment();
   if (!settings) return report_error("demo", settings.error());
   // An embedded default for what the environment leaves open: it must run on any machine, without a network, and show
-  // rails at work.
+  // rails at work. Ranks that a launcher started may be on several hosts: they use the rails that their world has.
+  const bool in_world = inside_a_world(*settings);
   const std::string rails = fmt::format("{}", line.rails);
   for (const auto& [name, value] : {std::pair<const char*, std::string>{"RAILYARD_DRIVER", "tcp"},
                                     {"RAILYARD_INTERFACES", "lo"},
@@ -71,6 +72,7 @@ int run_demo(const Line& line) {
                                     {"RAILYARD_SHARED_MEMORY", "off"}}) {
     // Whoever names a libfabric provider wants libfabric.
     const bool driver = std::string_view(name) == "RAILYARD_DRIVER";
+    if (in_world && std::string_view(name) != "RAILYARD_SHARED_MEMORY") continue;
     if (std::getenv(name) != nullptr || (driver && std::getenv("RAILYARD_PROVIDER") != nullptr)) continue;
     if (auto set = settings->set(name, value); !set) return report_error("demo", set.error());
   }
@@ -104,7 +106,8 @@ void add_demo_command(CLI::App& app, int& exit_code) {
       "Puts with signals of 1 byte to 1 MiB, gets, fetching additions, and an all-to-all; every byte, signal and sum\n"
       "is checked. Needs no root and no configuration; RAILYARD_PROVIDER, RAILYARD_INTERFACES and RAILYARD_RAILS "
       "change\n"
-      "where it runs.\n"
+      "where it runs. Started as a rank of a world (railyard launch, mpirun), it uses that world's own rails and as\n"
+      "many ranks as there are.\n"
       "Examples:\n"
       "  railyard demo\n"
       "  railyard demo -n 8 --rails 2 --json demo.json\n"
