@@ -21,6 +21,7 @@ TEST(Demo, UsesTheRailsOfTheWorldItIsStartedIn) {
   const Outcome demo = railyard_command(
       {"launch", "-n", "2", "--", RAILYARD_COMMAND, "demo", "--seconds", "0.05", "--svg", "", "--json", file});
   ASSERT_EQ(demo.exit_code, 0) << demo.errors;
+  EXPECT_THAT(demo.output, AllOf(HasSubstr("2 ranks, "), Not(HasSubstr("on this machine"))));
   const auto figures = JsonReader::read(read_file(file));
   const auto info =
       JsonReader::read(railyard_command({"info", "--json", "-"}, {{"RAILYARD_SHARED_MEMORY", "off"}}).output);
