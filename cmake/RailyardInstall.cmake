@@ -1,4 +1,4 @@
-# `cmake --install`: library, headers, command, CMake package railyard::railyard, railyard.pc, manual pages.
+# `cmake --install`: library, headers, command, CMake package railyard::railyard, railyard.pc and railyard-c.pc, manual pages.
 
 include(CMakePackageConfigHelpers)
 set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/railyard)
@@ -33,4 +33,5 @@ install(FILES ${CMAKE_BINARY_DIR}/railyard-config.cmake ${CMAKE_BINARY_DIR}/rail
 # Relative, so that the tree may be installed with another --prefix, or moved.
 file(RELATIVE_PATH RAILYARD_PC_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/railyard.pc.in ${CMAKE_BINARY_DIR}/railyard.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/railyard.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(cmake/railyard-c.pc.in ${CMAKE_BINARY_DIR}/railyard-c.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/railyard.pc ${CMAKE_BINARY_DIR}/railyard-c.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

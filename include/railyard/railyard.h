@@ -135,7 +135,7 @@ typedef struct ry_rail_statistics {
   char name[64];
   char provider[64];
   uint64_t bytes_sent;
-  uint64_t bytes_received; /* bytes this process was told of: gets served by the rail itself are not seen */
+  uint64_t bytes_received; /* where a NIC places bytes by itself: those that this process was told of */
   uint64_t frames_sent;    /* small-op messages */
   uint64_t writes_sent;    /* direct writes (chunks) */
   uint64_t reads_sent;

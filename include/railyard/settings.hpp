@@ -40,13 +40,15 @@ struct Settings {
   std::uint32_t ack_deadline_ms = 20;     ///< RAILYARD_ACK_DEADLINE_MS: least time before a link is suspected
   std::uint32_t peer_timeout_ms = 30000;  ///< RAILYARD_PEER_TIMEOUT_MS: silence after which a peer is lost
   std::string threads = "multiple";       ///< RAILYARD_THREADS: "single" skips every lock
-  std::string progress = "auto";  ///< RAILYARD_PROGRESS: thread, caller; auto: a thread where rails need polling
-  std::string wait = "auto";      ///< RAILYARD_WAIT: spin, yield, sleep; auto: one after the other
-  std::string log = "warn";       ///< RAILYARD_LOG: error, warn, info, debug
-  std::string bootstrap;          ///< RAILYARD_BOOTSTRAP: tcp, pmix, single; empty: what the environment offers
-  std::string rendezvous;         ///< RAILYARD_RENDEZVOUS: host:port or unix:/path where ranks meet
+  std::string progress = "auto";    ///< RAILYARD_PROGRESS: thread, caller; auto: a thread where rails need polling
+  std::string wait = "auto";        ///< RAILYARD_WAIT: spin, yield, sleep; auto: one after the other
+  std::string log = "warn";         ///< RAILYARD_LOG: error, warn, info, debug
+  std::string log_format = "text";  ///< RAILYARD_LOG_FORMAT: text; json: an object for each message
+  std::string bootstrap;            ///< RAILYARD_BOOTSTRAP: tcp, pmix, single; empty: what the environment offers
+  std::string rendezvous;           ///< RAILYARD_RENDEZVOUS: host:port or unix:/path where ranks meet
   std::string rendezvous_host = "rank0";  ///< RAILYARD_RENDEZVOUS_HOST: who serves it: rank0, or the launcher
   std::string job_key;                    ///< RAILYARD_JOB_KEY: secret shared by the ranks of a job
+  std::string wrong_key = "wait";         ///< RAILYARD_WRONG_KEY: end: a rank with another job key ends the job
   std::int32_t rank = -1;                 ///< RAILYARD_RANK
   std::int32_t size = -1;                 ///< RAILYARD_SIZE
 

@@ -19,9 +19,12 @@ struct RailStatistics {
   std::string name;      ///< "tcp eth0", "sim 3"
   std::string provider;  ///< the driver's name for what is below it
   std::uint64_t bytes_sent = 0;
-  std::uint64_t bytes_received = 0;  ///< bytes this process was told of: gets served by the rail itself are not seen
-  std::uint64_t frames_sent = 0;     ///< small-op messages
-  std::uint64_t writes_sent = 0;     ///< direct writes (chunks)
+  std::uint64_t bytes_received = 0;
+  /// False: peers' puts and gets may go by without this side being told, so both sums are the least they can be. So it
+  /// is where a NIC does it alone (verbs, libfabric).
+  bool sees_one_sided = true;
+  std::uint64_t frames_sent = 0;  ///< small-op messages
+  std::uint64_t writes_sent = 0;  ///< direct writes (chunks)
   std::uint64_t reads_sent = 0;
   double rate = 0;               ///< measured delivery rate, bytes per second; 0: not measured yet
   bool up = true;                ///< its interface can carry something

@@ -72,7 +72,7 @@ Result<void> Plugin::init(int abi_version, nccl_logger logger, nccl_profiler pro
 Result<void> Plugin::discover(int abi_version) {
   auto settings = Settings::from_environment();
   if (!settings) return std::move(settings.error());
-  if (auto level = parse_log_level(settings->log)) set_log_level(*level);
+  apply_log_settings(*settings);
   auto devices = find_devices(*settings);
   if (!devices) return std::move(devices.error());
   settings_ = std::move(*settings);

@@ -2,8 +2,13 @@
 
 #include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <cstddef>
 #include <new>
+
+#include "base/log_line.hpp"
+#include "railyard/settings.hpp"
 
 namespace railyard {
 
@@ -15,10 +20,12 @@ std::atomic<LogLevel> level{LogLevel::warn};
 namespace {
 
 std::atomic<int> rank{-1};
+std::atomic<LogFormat> format{LogFormat::text};
 
 struct Sink {
   std::mutex mutex;
   LogSink sink;
+  RepeatFold fold;
 };
 
 // Never destroyed, so that a thread which logs while the process ends still finds it. In static memory: a plugin that
@@ -27,20 +34,6 @@ Sink& shared_sink() {
   alignas(Sink) static std::byte room[sizeof(Sink)];
   static Sink* const instance = new (room) Sink;
   return *instance;
-}
-
-const char* word(LogLevel level) {
-  switch (level) {
-    case LogLevel::error:
-      return "error: ";
-    case LogLevel::warn:
-      return "warning: ";
-    case LogLevel::info:
-      return "";
-    case LogLevel::debug:
-      return "debug: ";
-  }
-  return "";
 }
 
 void write_to_stderr(std::string line) {
@@ -56,16 +49,54 @@ void write_to_stderr(std::string line) {
 
 }  // namespace
 
-void write(LogLevel level, std::string_view message) {
+namespace {
+
+const std::string& host_name() {
+  static const std::string name = [] {
+    std::array<char, 256> host{};
+    return gethostname(host.data(), host.size() - 1) == 0 ? std::string(host.data()) : std::string("unknown-host");
+  }();
+  return name;
+}
+
+void write_now(const Sink& sink, const Message& message) {
   const int own_rank = rank.load(std::memory_order_relaxed);
-  std::string line = own_rank < 0 ? fmt::format("railyard: {}{}", word(level), message)
-                                  : fmt::format("railyard[{}]: {}{}", own_rank, word(level), message);
+  if (sink.sink) return sink.sink(message.level, text_line(message, own_rank));
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const std::int64_t unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  const Origin origin{host_name(), static_cast<int>(getpid()), own_rank};
+  write_to_stderr(format.load(std::memory_order_relaxed) == LogFormat::json ? json_line(message, origin, unix_ns)
+                                                                            : stamped_line(message, origin, unix_ns));
+}
+
+/// What was folded last is told when the process ends, unless to a sink: what that uses may be gone already.
+struct AtEnd {
+  ~AtEnd() {
+    Sink& sink = shared_sink();
+    const std::lock_guard lock(sink.mutex);
+    for (const Message& message : sink.fold.flush()) {
+      if (!sink.sink) write_now(sink, message);
+    }
+    sink.fold = {};
+  }
+};
+
+}  // namespace
+
+void flush() {
   Sink& sink = shared_sink();
   const std::lock_guard lock(sink.mutex);
-  if (sink.sink) {
-    sink.sink(level, line);
-  } else {
-    write_to_stderr(std::move(line));
+  for (const Message& message : sink.fold.flush()) write_now(sink, message);
+}
+
+void write(LogLevel level, std::string message, LogRail rail) {
+  static const AtEnd at_end;
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  Sink& sink = shared_sink();
+  const std::lock_guard lock(sink.mutex);
+  for (const Message& due : sink.fold.take({level, rail.number, std::move(rail.device), std::move(message), 0},
+                                           std::chrono::duration_cast<std::chrono::nanoseconds>(now).count())) {
+    write_now(sink, due);
   }
 }
 
@@ -83,11 +114,21 @@ void set_log_level(LogLevel level) { log_detail::level.store(level, std::memory_
 
 LogLevel log_level() { return log_detail::level.load(std::memory_order_relaxed); }
 
+void set_log_format(LogFormat format) { log_detail::format.store(format, std::memory_order_relaxed); }
+
+void apply_log_settings(const Settings& settings) {
+  if (const auto level = parse_log_level(settings.log); level.ok()) set_log_level(*level);
+  set_log_format(settings.log_format == "json" ? LogFormat::json : LogFormat::text);
+}
+
 void set_log_rank(int rank) { log_detail::rank.store(rank, std::memory_order_relaxed); }
 
 void set_log_sink(LogSink sink) {
   log_detail::Sink& shared = log_detail::shared_sink();
   const std::lock_guard lock(shared.mutex);
+  // Whoever takes over has seen nothing yet; the one before hears what was folded.
+  for (const log_detail::Message& message : shared.fold.flush()) log_detail::write_now(shared, message);
+  shared.fold = {};
   shared.sink = std::move(sink);
 }
 

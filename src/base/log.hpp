@@ -1,5 +1,5 @@
-/// Logging: one line to stderr for each message, nothing formatted below the level. Never used on the data path of an
-/// operation that succeeds.
+/// Logging: one line to stderr for each message, with its time, host, rank and rail; nothing formatted below the level.
+/// A message that repeats is written once and counted. Never used on the data path of an operation that succeeds.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,6 +16,8 @@
 
 namespace railyard {
 
+struct Settings;
+
 enum class LogLevel : std::uint8_t { error, warn, info, debug };
 
 /// The level of that name: error, warn, info or debug.
@@ -24,17 +26,31 @@ Result<LogLevel> parse_log_level(std::string_view name);
 /// Messages above `level` are dropped before they are formatted. Starts as `warn`.
 void set_log_level(LogLevel level);
 LogLevel log_level();
+/// What stderr gets: lines for people or one JSON object for each message. Starts as `text`.
+enum class LogFormat : std::uint8_t { text, json };
+void set_log_format(LogFormat format);
+/// Level and format as RAILYARD_LOG and RAILYARD_LOG_FORMAT say.
+void apply_log_settings(const Settings& settings);
 /// Puts the rank in the prefix of every line; -1 takes it out again.
 void set_log_rank(int rank);
 
-/// Takes finished lines (prefix included, without the line end). May be called from several threads, one at a time.
+/// The rail that a message is about.
+struct LogRail {
+  int number = -1;     ///< -1: it has none
+  std::string device;  ///< its name, "tcp eth0 10.0.0.1"
+};
+
+/// Takes finished lines (prefix included, without time, host and line end). May be called from several threads, one at
+/// a time.
 using LogSink = std::function<void(LogLevel, std::string_view line)>;
 /// Replaces where lines go; an empty sink is stderr again.
 void set_log_sink(LogSink sink);
 
 namespace log_detail {
 extern std::atomic<LogLevel> level;
-void write(LogLevel level, std::string_view message);
+void write(LogLevel level, std::string message, LogRail rail = {});
+/// Tells what was folded and not told yet.
+void flush();
 }  // namespace log_detail
 
 /// Whether a message of this level would be written.
@@ -57,6 +73,28 @@ template <typename... Args>
 void log_debug(fmt::format_string<Args...> format, Args&&... args) {
   if (log_enabled(LogLevel::debug))
     log_detail::write(LogLevel::debug, fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// The same for messages about a rail: its number and name come first.
+template <typename... Args>
+void log_error(LogRail rail, fmt::format_string<Args...> format, Args&&... args) {
+  if (log_enabled(LogLevel::error))
+    log_detail::write(LogLevel::error, fmt::format(format, std::forward<Args>(args)...), std::move(rail));
+}
+template <typename... Args>
+void log_warn(LogRail rail, fmt::format_string<Args...> format, Args&&... args) {
+  if (log_enabled(LogLevel::warn))
+    log_detail::write(LogLevel::warn, fmt::format(format, std::forward<Args>(args)...), std::move(rail));
+}
+template <typename... Args>
+void log_info(LogRail rail, fmt::format_string<Args...> format, Args&&... args) {
+  if (log_enabled(LogLevel::info))
+    log_detail::write(LogLevel::info, fmt::format(format, std::forward<Args>(args)...), std::move(rail));
+}
+template <typename... Args>
+void log_debug(LogRail rail, fmt::format_string<Args...> format, Args&&... args) {
+  if (log_enabled(LogLevel::debug))
+    log_detail::write(LogLevel::debug, fmt::format(format, std::forward<Args>(args)...), std::move(rail));
 }
 
 /// Keeps one call site from flooding the log: at most `burst` messages in each `interval`. Any thread may ask.

@@ -113,6 +113,8 @@ constexpr Descriptor kSettings[] = {
      "(sleep); auto: one after the other, the longer a wait takes",
      0, 0, "auto spin yield sleep"},
     {"RAILYARD_LOG", &Settings::log, Kind::choice, "what is written to stderr", 0, 0, "error warn info debug"},
+    {"RAILYARD_LOG_FORMAT", &Settings::log_format, Kind::choice,
+     "lines for people (text), or one JSON object for each message (json)", 0, 0, "text json"},
     {"RAILYARD_BOOTSTRAP", &Settings::bootstrap, Kind::choice,
      "how ranks find each other; empty: what the environment offers", 0, 0, " tcp pmix single"},
     {"RAILYARD_RENDEZVOUS", &Settings::rendezvous, Kind::text,
@@ -120,6 +122,10 @@ constexpr Descriptor kSettings[] = {
     {"RAILYARD_RENDEZVOUS_HOST", &Settings::rendezvous_host, Kind::choice, "who serves the rendezvous", 0, 0,
      "rank0 launcher"},
     {"RAILYARD_JOB_KEY", &Settings::job_key, Kind::secret, "secret shared by the ranks of a job"},
+    {"RAILYARD_WRONG_KEY", &Settings::wrong_key, Kind::choice,
+     "what rank 0 does when a process with another job key claims a rank: log it and wait for the real one (wait), as "
+     "anybody can make such a claim; or end the job at once (end), where only the job's own processes reach it",
+     0, 0, "wait end"},
     {"RAILYARD_RANK", &Settings::rank, Kind::number, "this process's rank; set by the launcher", 0, kMostRanks - 1},
     {"RAILYARD_SIZE", &Settings::size, Kind::number, "how many ranks the job has; set by the launcher", 1, kMostRanks},
 };
@@ -264,7 +270,8 @@ Result<Settings> Settings::from_environment() {
     }
   }
   if (auto checked = check_together(settings); !checked) return std::move(checked.error());
-  // Nobody may have set the log's level yet: it is one of these settings.
+  // Nobody may have set the log's level or format yet: they are among these settings.
+  if (!unknown.empty()) set_log_format(settings.log_format == "json" ? LogFormat::json : LogFormat::text);
   for (const std::string_view name : unknown) {
     if (settings.log != "error") log_warn("unknown setting {} ignored; did you mean {}?", name, nearest_setting(name));
   }

@@ -16,7 +16,8 @@ struct LaunchOptions {
   bool tag_output = false;  ///< "[3] " in front of every line of rank 3
   Environment environment;  ///< more variables for every rank
   std::int64_t grace_ns =
-      5'000'000'000;  ///< from the first failure to the end of the others, and from asking to forcing
+      5'000'000'000;        ///< from the first failure to the end of the others, and from asking to forcing
+  bool keep_going = false;  ///< a rank that fails ends no other
   /// Comma list of network namespaces (names as `ip netns` shows them): rank r lives in number r modulo their count.
   /// Empty: what RAILYARD_LAB_NETNS says; if that is not set, the launcher's own.
   std::string network_namespaces;

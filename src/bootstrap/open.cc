@@ -76,6 +76,7 @@ Result<std::unique_ptr<Bootstrap>> open_rendezvous(const Settings& settings) {
   options.address = *address;
   options.size = settings.size;
   options.job_key = settings.job_key;
+  options.wrong_key_ends = settings.wrong_key == "end";
   auto server = Server::open(options);
   if (!server) return Error(server.status(), "rank 0 cannot serve the rendezvous: " + server.error().message());
   if (auto started = (*server)->start(); !started) return std::move(started.error());

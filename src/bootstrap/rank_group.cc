@@ -59,6 +59,7 @@ std::optional<Complaint> RankGroup::obstacle() const {
                      fmt::format("{} has closed its bootstrap: no {} of all {} ranks can complete", full_name(rank),
                                  to_string(call_), job_.size)};
   }
+  if (job_.wrong_key && members_[index(job_.wrong_key->peer)].seat == Seat::empty) return job_.wrong_key;
   // The first to end is the cause; others may have ended because of it.
   for (const std::int32_t rank : job_.ended_in_order) {
     if (members_[index(rank)].seat != Seat::empty) continue;

@@ -19,6 +19,7 @@ struct Job {
   std::vector<std::string> ended;  ///< by rank: how its process ended, as the launcher saw it; empty: it lives
   std::vector<std::int32_t> ended_in_order;  ///< the ranks of `ended`, the first to end first
   std::vector<bool> refused;                 ///< by rank: somebody with this rank and a wrong key was turned away
+  std::optional<Complaint> wrong_key;        ///< a claim without the job key that ends the job; `peer`: which rank
 };
 
 class RankGroup {

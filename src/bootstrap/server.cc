@@ -304,6 +304,7 @@ Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options) {
   core.where = listener->address.text();
   core.handshake_timeout_ns = options.handshake_timeout_ns;
   core.most_unauthenticated = options.most_unauthenticated;
+  core.wrong_key_ends = options.wrong_key_ends;
   return std::unique_ptr<Server>(
       new Server(std::make_unique<Loop>(std::move(*listener), std::move(epoll), std::move(wake), std::move(core))));
 }

@@ -15,6 +15,7 @@ struct ServerOptions {
   std::int32_t size = 1;
   std::string job_key;
   std::int64_t handshake_timeout_ns = 10'000'000'000;
+  bool wrong_key_ends = false;           ///< a wrong proof for a rank that is still awaited ends the job
   std::size_t most_unauthenticated = 0;  ///< connections that have proven nothing yet; 0: by the job's size
 };
 

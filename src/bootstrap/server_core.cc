@@ -125,18 +125,31 @@ bool ServerCore::handle_proof(ConnectionId id, Connection& connection, const Fra
     protocol_error(id, connection, "something that is no proof of the job key", now_ns);
     return false;
   }
-  const std::int32_t rank = connection.handshake.rank;
   if (!equal_in_constant_time(*proof, proof_of(options_.job_key, connection.handshake, Side::client))) {
-    if (rank < job_.size) job_.refused[static_cast<std::size_t>(rank)] = true;
-    refuse(id, connection,
-           {Status::refused, -1,
-            fmt::format("the job key of rank {} is not the one of the rendezvous: set RAILYARD_JOB_KEY to the same "
-                        "secret on every rank",
-                        rank)},
-           now_ns);
+    wrong_key(id, connection, now_ns);
     return false;
   }
   return welcome(id, connection, now_ns);
+}
+
+/// A wrong proof shows that somebody lacks the key, not who it is: unless the user says otherwise, the job waits on for
+/// the real rank, or anybody who reaches this port could end it. The log names the address at once either way.
+void ServerCore::wrong_key(ConnectionId id, Connection& connection, std::int64_t now_ns) {
+  const std::int32_t rank = connection.handshake.rank;
+  refuse(id, connection,
+         {Status::refused, -1,
+          fmt::format("the job key of rank {} is not the one of the rendezvous: set RAILYARD_JOB_KEY to the same "
+                      "secret on every rank",
+                      rank)},
+         now_ns);
+  if (rank >= job_.size) return;
+  job_.refused[static_cast<std::size_t>(rank)] = true;
+  if (!options_.wrong_key_ends) return;
+  job_.wrong_key = {Status::refused, rank,
+                    fmt::format("a process at {} that called itself rank {} has another RAILYARD_JOB_KEY than the "
+                                "rendezvous: set it to the same secret on every rank",
+                                connection.peer, rank)};
+  for (const auto& group : groups_) deliver(group, group->process_ended(rank));
 }
 
 bool ServerCore::welcome(ConnectionId id, Connection& connection, std::int64_t now_ns) {

@@ -29,6 +29,7 @@ struct ServerCoreOptions {
   std::string job_key;
   std::string where;  ///< the address, for messages
   std::int64_t handshake_timeout_ns = 10'000'000'000;
+  bool wrong_key_ends = false;                ///< a wrong proof for a rank that is still awaited ends the job
   std::size_t most_unauthenticated = 0;       ///< 0: enough for every rank to arrive twice at once
   std::function<Result<Nonce>()> make_nonce;  ///< empty: from the system
 };
@@ -85,6 +86,7 @@ class ServerCore {
   bool handle_hello(ConnectionId id, Connection& connection, const Frame& frame, std::int64_t now_ns);
   bool handle_proof(ConnectionId id, Connection& connection, const Frame& frame, std::int64_t now_ns);
   bool handle_member(ConnectionId id, Connection& connection, Frame& frame, std::int64_t now_ns);
+  void wrong_key(ConnectionId id, Connection& connection, std::int64_t now_ns);
   bool welcome(ConnectionId id, Connection& connection, std::int64_t now_ns);
   void send(ConnectionId id, Connection& connection, const OutgoingFrame& frame);
   void refuse(ConnectionId id, Connection& connection, Complaint complaint, std::int64_t now_ns);

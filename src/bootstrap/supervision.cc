@@ -118,6 +118,9 @@ LaunchReport Supervision::run() {
     press_on();
   }
   if (interrupted_by_ != 0) report_.exit_code = 128 + interrupted_by_;
+  // Said last, too: what the other ranks wrote as they ended has buried the first line.
+  if (report_.first_failed >= 0 && failed_ > 1)
+    log_error("the first failure: {} ({} of {} ranks failed or were ended)", report_.failure, failed_, ranks_.size());
   return report_;
 }
 
@@ -193,6 +196,7 @@ void Supervision::note_end(std::int32_t rank, pid_t pid, const siginfo_t& info) 
   const std::string how = describe_end(info);
   server_.process_ended(rank, fmt::format("its process {}", how));
   if (info.si_code == CLD_EXITED && info.si_status == 0) return;
+  ++failed_;
   // Those who end because of the first failure or because we told them to are no news.
   if (report_.first_failed >= 0 || interrupted_by_ != 0) {
     log_info("rank {} (pid {}) {}", rank, pid, how);
@@ -201,8 +205,8 @@ void Supervision::note_end(std::int32_t rank, pid_t pid, const siginfo_t& info) 
   report_.first_failed = rank;
   report_.exit_code = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
   report_.failure = fmt::format("rank {} (pid {}) {}", rank, pid, how);
-  if (running_ == 0) {
-    log_error("{}", report_.failure);
+  if (running_ == 0 || options_.keep_going) {
+    log_error("{}{}", report_.failure, running_ == 0 ? "" : fmt::format("; {} run on", running_));
     return;
   }
   log_error("{}; {} will be ended in {}", report_.failure,

@@ -73,6 +73,7 @@ class Supervision {
   const SteadyClock clock_;
   std::vector<Rank> ranks_;
   int running_ = 0;
+  int failed_ = 0;  ///< ended otherwise than with 0
   Stage stage_ = Stage::running;
   std::int64_t next_step_ns_ = INT64_MAX;
   int interrupted_by_ = 0;

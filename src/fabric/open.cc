@@ -101,13 +101,20 @@ Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings) 
   const bool memory_alone = (*driver)->open == &open_shm;
   const std::size_t count = settings.rails == 0 || memory_alone ? offers->size() : settings.rails;
   for (std::size_t i = 0; i < count; ++i) {
-    auto rail = (*driver)->open((*offers)[i % offers->size()], settings);
+    RailOffer offer = (*offers)[i % offers->size()];
+    offer.number = static_cast<int>(i);
+    // Several rails on one NIC have names that differ.
+    const std::size_t turn = i / offers->size();
+    if (turn != 0 || i + offers->size() < count) offer.twin = static_cast<int>(turn);
+    auto rail = (*driver)->open(offer, settings);
     if (!rail) return std::move(rail.error());
+    (*rail)->set_number(offer.number);
     rails.push_back(std::move(*rail));
   }
   if (settings.shared_memory == "off" || memory_alone) return rails;
   auto shared = open_shm({}, settings);
   if (shared) {
+    (*shared)->set_number(static_cast<int>(rails.size()));
     rails.push_back(std::move(*shared));
   } else {
     log_warn("ranks on this host reach each other through the network: {} (RAILYARD_SHARED_MEMORY=off is silent)",

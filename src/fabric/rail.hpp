@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/log.hpp"
 #include "railyard/result.hpp"
 #include "railyard/settings.hpp"
 
@@ -86,6 +87,7 @@ struct Capabilities {
   bool landings_use_receives = false;     ///< a write's immediate uses up a posted receive: more are wanted
   bool chains_posts = false;              ///< posts leave with the next `ring` or `poll`
   bool native_atomics = false;            ///< `atomic` works
+  bool sees_one_sided = false;            ///< every byte that peers write or read here is counted (`one_sided`)
   bool device_memory = false;             ///< `register_memory` takes device memory
   /// The NIC itself can advance a counter behind the writes it covers (a second queue pair that waits for the first).
   /// No driver does: the engine counts completions. Whoever builds it posts the counter with the write.
@@ -164,6 +166,12 @@ struct Delivery {
   bool waits = false;       ///< some are on their way, or lost on it
 };
 
+/// Bytes that peers moved with no event here, as far as the driver sees them: it cannot where the NIC does it alone.
+struct OneSided {
+  std::uint64_t written = 0;  ///< placed here by writes without an immediate
+  std::uint64_t read = 0;     ///< taken from here by reads
+};
+
 /// What `poll` reports.
 struct Event {
   enum class Kind : std::uint8_t {
@@ -200,8 +208,13 @@ class Rail {
   virtual ~Rail() = default;
 
   virtual const Capabilities& capabilities() const = 0;
-  /// "tcp eth0": for tables and messages.
+  /// "tcp eth0": for tables and messages. Differs among the rails of a process.
   virtual std::string name() const = 0;
+  /// Which of its process's rails this is; -1: nobody has said.
+  int number() const { return number_; }
+  void set_number(int number) { number_ = number; }
+  /// What log messages about this rail begin with.
+  LogRail in_log() const { return {number_, name()}; }
   /// Rails of equal fabric reach each other (a subnet, a switch plane).
   virtual std::string fabric() const = 0;
   /// What a peer needs for `connect`. Opaque.
@@ -267,6 +280,9 @@ class Rail {
   /// kernel acknowledges; over a path that is dead, nobody does. Asked only about a suspected link; nothing: unknown.
   virtual std::optional<Delivery> delivery(RemoteId /*remote*/) { return std::nullopt; }
 
+  /// Counted since the rail opened.
+  virtual OneSided one_sided() const { return {}; }
+
   /// For shutdown: after this the rail touches no memory any more, posted receives included; posts fail, poll is empty.
   /// Closes registrations, then endpoints; a later `revoke` finds nothing left to do. A rail that moves only
   /// inside `poll` has nothing to stop.
@@ -275,6 +291,9 @@ class Rail {
   virtual std::string describe_error(int error) const = 0;
   /// Why the last `failed` answer came.
   virtual std::string failure() const = 0;
+
+ private:
+  int number_ = -1;
 };
 
 /// A rail that could be opened.
@@ -287,6 +306,11 @@ struct RailOffer {
   bool loopback = false;
   std::string detail;  ///< what else the driver knows of it, for people
   std::shared_ptr<void> driver_data;
+  int number = -1;  ///< of the rail that is opened on it
+  int twin = -1;    ///< which of several rails on this NIC; -1: it is the only one
+
+  /// `device` as rails on it are called: "eth0", or "eth0#1" for the second of several.
+  std::string label(const std::string& device) const { return twin < 0 ? device : device + "#" + std::to_string(twin); }
 };
 
 /// What the settings' driver offers on this machine. An empty machine is an error naming what to install or set.

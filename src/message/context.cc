@@ -43,7 +43,7 @@ std::uint32_t workers_for(const Settings& settings, std::span<const std::unique_
 }  // namespace
 
 Result<std::unique_ptr<ContextState>> ContextState::open(const Settings& settings) {
-  if (const auto level = parse_log_level(settings.log); level.ok()) set_log_level(*level);
+  apply_log_settings(settings);
   std::unique_ptr<ContextState> context(new ContextState(settings));
   if (auto started = context->start(); !started) return std::move(started.error());
   return context;

@@ -345,7 +345,13 @@ void Engine::post_receives(std::size_t rail) {
 WorldStatistics Engine::statistics() const {
   WorldStatistics copy = counts_;
   for (const RailState& rail : rail_states_) copy.rails.push_back(rail.statistics);
-  for (std::size_t i = 0; i < rails_.size(); ++i) copy.rails[i].up = !rail_states_[i].down;
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    copy.rails[i].up = !rail_states_[i].down;
+    const fabric::OneSided one_sided = rails_[i]->one_sided();
+    copy.rails[i].bytes_received += one_sided.written;
+    copy.rails[i].bytes_sent += one_sided.read;
+    copy.rails[i].sees_one_sided = rails_[i]->capabilities().sees_one_sided;
+  }
   for (const auto& route : registry_.routes()) {
     for (const Link& link : route->links) {
       RailStatistics& rail = copy.rails[link.rail()];

@@ -53,7 +53,7 @@ void Engine::on_rail_state(std::size_t rail, bool down) {
   RailState& state = rail_states_[rail];
   if (state.down == down) return;
   state.down = down;
-  log_warn("rail {}: its interface is {}", rails_[rail]->name(), down ? "down" : "up again");
+  log_warn(rails_[rail]->in_log(), "its interface is {}", down ? "down" : "up again");
   if (!down) return;
   for (const auto& route : registry_.routes()) {
     for (Link& link : route->links) {
@@ -110,18 +110,18 @@ void Engine::fail_link(Route& route, Link& link, LossCause cause, const std::str
   health.cause = cause;
   health.doubtful = false;
   health.back_off = next_back_off(health.back_off, beat_ - health.since);
-  health.since = beat_;
+  health.since = health.lost_at = beat_;
   const auto left = std::ranges::count_if(route.links, &Link::up);
   // With nothing left, the next attempt cannot wait.
   health.next_try = beat_ + (left > 0 ? health.back_off : 0);
   ++counts_.links_lost;
   watch(route);
-  const std::string news =
-      fmt::format("link to {} on rail {} is down ({}); {} segments to move, {} of {} links left", route.who,
-                  rails_[link.rail()]->name(), reason, waiting, left, route.links.size());
+  const std::string news = fmt::format("link to {} is down ({}); {} segments to move, {} of {} links left", route.who,
+                                       reason, waiting, left, route.links.size());
   // A first connection that was not taken is tried again: nothing has been lost with it.
   health.told |= outstanding != 0 && ever_stood;
-  health.told ? log_warn("{}", news) : log_info("{}", news);
+  const LogRail rail = rails_[link.rail()]->in_log();
+  health.told ? log_warn(rail, "{}", news) : log_info(rail, "{}", news);
 }
 
 void Engine::fail_links(Route& route, LossCause cause) {
@@ -178,8 +178,8 @@ void Engine::release_fenced(Flow& flow, Link& link, const wire::FencedBody& repo
     queue_again(flow, *segment);
     return true;
   });
-  log_info("{} has shut out the dead link on rail {}: {} segments to send again", flow.route->who,
-           rails_[link.rail()]->name(), flow.replay.size());
+  log_info(rails_[link.rail()]->in_log(), "{} has shut out the dead link: {} segments to send again", flow.route->who,
+           flow.replay.size());
 }
 
 void Engine::queue_again(Flow& flow, Segment& segment) {
@@ -239,7 +239,7 @@ void Engine::try_link(Route& route, Link& link) {
   const auto connected = peer ? connect_link(route, link, *peer) : Result<void>(peer.error().copy());
   if (connected) {
     health.state = LinkState::trying;
-    log_debug("{}: trying rail {}, epoch {}", route.who, rails_[link.rail()]->name(), health.epoch + 1);
+    log_debug(rails_[link.rail()]->in_log(), "trying to reach {}, epoch {}", route.who, health.epoch + 1);
     return;
   }
   log_info("{}: {}", route.who, connected.error().message());
@@ -263,7 +263,7 @@ void Engine::attempt_failed(Route& route, Link& link) {
     if (route.unanswered++ == 0) route.unanswered_since = beat_;
   }
   drop_link(link);
-  log_debug("{}: no success on rail {}{}", route.who, rails_[link.rail()]->name(),
+  log_debug(rails_[link.rail()]->in_log(), "no success with {}{}", route.who,
             health.refused ? ", nobody is there" : "");
   health.since = beat_;
   // An attempt is cheap: what may grow beyond a second is only the time that a link which came and went must wait. And
@@ -275,7 +275,7 @@ void Engine::attempt_failed(Route& route, Link& link) {
   // A link that never stood was not missed at first: the peer may not have been ready.
   if (health.failures == kAttemptsToWarn && !health.told) {
     health.told = true;
-    log_warn("{}: still no connection on rail {}: trying on", route.who, rails_[link.rail()]->name());
+    log_warn(rails_[link.rail()]->in_log(), "still no connection to {}: trying on", route.who);
   }
 }
 
@@ -287,9 +287,10 @@ void Engine::rejoin(Route& route, Link& link) {
   health.unwanted = 0;
   health.since = health.delivered_since = beat_;
   ++counts_.links_rejoined;
-  const std::string news = fmt::format("link to {} on rail {} is back, in epoch {}", route.who,
-                                       rails_[link.rail()]->name(), health.epoch + 1);
-  std::exchange(health.told, false) ? log_warn("{}", news) : log_info("{}", news);
+  const std::string news = fmt::format("link to {} is back after {:.3f} s, in epoch {}", route.who,
+                                       static_cast<double>(beat_ - health.lost_at) * 1e-9, health.epoch + 1);
+  const LogRail rail = rails_[link.rail()]->in_log();
+  std::exchange(health.told, false) ? log_warn(rail, "{}", news) : log_info(rail, "{}", news);
 }
 
 // ---- Is the peer still there? ----

@@ -306,7 +306,7 @@ void Engine::suspect(Route& route, Link& link) {
   if (!link.health.suspect) {
     link.health.suspect = true;
     ++counts_.links_suspected;
-    log_info("{} is late on rail {} ({} ms): asking all links", route.who, rails_[link.rail()]->name(),
+    log_info(rails_[link.rail()]->in_log(), "{} is late ({} ms): asking all links", route.who,
              link.deadline(deadline_floor_) / 1'000'000);
   }
   start_probe(route, false);

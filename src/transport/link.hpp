@@ -53,6 +53,7 @@ struct LinkHealth {
   std::int64_t vouched_since = 0;  ///< since when it has for one that did not answer; 0: it has not
   std::uint64_t taken_seen = 0;    ///< how much that machine had taken at the last look
   std::int64_t since = 0;          ///< when `state` began
+  std::int64_t lost_at = 0;        ///< when it last went down
   std::int64_t asked_at = 0;       ///< on the clock itself
   std::int64_t answered_at = 0;
   std::int64_t back_off = 0;

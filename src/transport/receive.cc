@@ -20,11 +20,15 @@ void Engine::handle(std::size_t rail, const fabric::Event& event) {
       return on_failed(rail, event);
     case Kind::sent:
     case Kind::written:
-    case Kind::read:
       if (static_cast<Tag>(event.context->tag) == Tag::report) {
         return give_report(static_cast<memory::Buffer*>(event.context));
       }
       return on_segment_done(static_cast<Segment*>(event.context), true);
+    case Kind::read: {
+      auto* const segment = static_cast<Segment*>(event.context);
+      rail_states_[rail].statistics.bytes_received += segment->bytes;
+      return on_segment_done(segment, true);
+    }
     case Kind::lost:
       return on_lost(rail, event);
     case Kind::left:
@@ -307,7 +311,7 @@ void Engine::apply_reply(Flow& flow, const wire::RecordReader::Record& record) {
 void Engine::on_failed(std::size_t rail, const fabric::Event& event) {
   const std::string why = rails_[rail]->describe_error(event.error);
   if (event.context == nullptr) {
-    log_warn("rail {} reported an error without an operation: {}", rails_[rail]->name(), why);
+    log_warn(rails_[rail]->in_log(), "reported an error without an operation: {}", why);
     return;
   }
   switch (static_cast<Tag>(event.context->tag)) {

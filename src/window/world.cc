@@ -128,7 +128,7 @@ Result<World> World::open(const WorldOptions& options) {
       options.settings != nullptr ? Result<Settings>(*options.settings) : Settings::from_environment();
   if (!from_environment) return std::move(from_environment.error());
   const Settings& settings = *from_environment;
-  if (const auto level = parse_log_level(settings.log); level.ok()) set_log_level(*level);
+  apply_log_settings(settings);
 
   std::unique_ptr<Bootstrap> owned;
   Bootstrap* bootstrap = options.bootstrap;
@@ -164,7 +164,7 @@ Result<World> World::open(const WorldOptions& options) {
   state.owned_clock = std::move(clock);
   state.shares_memory = settings.shared_memory != "off";
   for (const fabric::Rail* rail : state.engine->rails()) {
-    log_info("rail {}: {} on {}", rail->name(), rail->capabilities().provider, rail->fabric());
+    log_info(rail->in_log(), "{} on {}", rail->capabilities().provider, rail->fabric());
   }
   state.start_progress_thread();
   return world;

@@ -74,20 +74,59 @@ TEST_F(Log, FormatsNothingBelowTheLevel) {
 TEST_F(Log, LinesOfSeveralThreadsStayWhole) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([] {
-      for (int j = 0; j < 100; ++j) log_error("same");
+    threads.emplace_back([i] {
+      for (int j = 0; j < 100; ++j) log_error("line {:02} of thread {}", j, i);
     });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(lines_.size(), 400U);
-  for (const std::string& line : lines_) EXPECT_EQ(line, "railyard: error: same");
+  for (const std::string& line : lines_)
+    EXPECT_THAT(line, ::testing::MatchesRegex("railyard: error: line [0-9][0-9] of thread [0-3]"));
 }
 
 TEST_F(Log, GoesToStderrByDefault) {
   set_log_sink({});
   ::testing::internal::CaptureStderr();
   log_error("there");
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "railyard: error: there\n");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::MatchesRegex("[0-9-]+T[0-9:.]+Z [^ ]+ railyard: error: there\n"));
+}
+
+TEST_F(Log, NamesTheRail) {
+  log_warn(LogRail{1, "tcp lo#1"}, "is {}", "down");
+  log_warn(LogRail{-1, "sim 3"}, "is down");
+  EXPECT_THAT(lines_,
+              ElementsAre("railyard: warning: rail 1 (tcp lo#1): is down", "railyard: warning: sim 3: is down"));
+}
+
+TEST_F(Log, FoldsRepeats) {
+  for (int i = 0; i < 5; ++i) {
+    log_warn("again");
+    log_warn(LogRail{i % 2, "nic"}, "again");
+  }
+  EXPECT_THAT(lines_, ElementsAre("railyard: warning: again", "railyard: warning: rail 0 (nic): again",
+                                  "railyard: warning: rail 1 (nic): again"));
+  lines_.clear();
+  log_detail::flush();
+  EXPECT_THAT(lines_, ElementsAre("railyard: warning: again (repeated 4 times)",
+                                  "railyard: warning: rail 0 (nic): again (repeated 2 times)",
+                                  "railyard: warning: rail 1 (nic): again (repeated 1 time)"));
+  lines_.clear();
+  log_detail::flush();
+  EXPECT_TRUE(lines_.empty());
+}
+
+TEST_F(Log, WritesJsonIfAsked) {
+  set_log_sink({});
+  set_log_format(LogFormat::json);
+  set_log_rank(4);
+  ::testing::internal::CaptureStderr();
+  log_error(LogRail{2, "verbs mlx5_0"}, "said \"no\"\n\\");
+  set_log_format(LogFormat::text);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::MatchesRegex("\\{\"time\":\"[0-9-]+T[0-9:.]+Z\",\"host\":\"[^\"]+\",\"pid\":[0-9]+,\"rank\":4,"
+                                      "\"level\":\"error\",\"rail\":2,\"device\":\"verbs mlx5_0\","
+                                      "\"message\":\"said \\\\\"no\\\\\"\\\\u000a\\\\\\\\\"\\}\n"));
 }
 
 TEST(LogLevels, AreParsedByName) {

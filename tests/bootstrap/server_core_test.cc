@@ -22,10 +22,11 @@ class ServerCoreTest : public ::testing::Test {
   }
   void TearDown() override { set_log_sink({}); }
 
-  explicit ServerCoreTest(std::int32_t size = 2) : core_(options(size)) {}
+  explicit ServerCoreTest(std::int32_t size = 2, bool wrong_key_ends = false) : core_(options(size, wrong_key_ends)) {}
 
-  static ServerCoreOptions options(std::int32_t size) {
+  static ServerCoreOptions options(std::int32_t size, bool wrong_key_ends) {
     ServerCoreOptions options;
+    options.wrong_key_ends = wrong_key_ends;
     options.size = size;
     options.job_key = kKey;
     options.where = "here:1";
@@ -116,6 +117,37 @@ TEST_F(ServerCoreTest, AWrongKeyIsRefusedClearlyAndTheOthersGoOn) {
   settle({&a, &b});
   EXPECT_TRUE(a.core.welcomed());
   EXPECT_TRUE(b.core.welcomed());
+}
+
+class WrongKeyEndsTest : public ServerCoreTest {
+ protected:
+  WrongKeyEndsTest() : ServerCoreTest(2, true) {}
+};
+
+TEST_F(WrongKeyEndsTest, AWrongKeyEndsTheJobWhereTheUserWantsThat) {
+  Peer a = connect(0);
+  settle({&a});
+  a.core.enter(Call::join, 60 * kSecond, bytes_of("a"));
+  settle({&a});
+  EXPECT_FALSE(a.core.failure());
+  Peer wrong = connect(1, 2, "guess");
+  settle({&wrong, &a});
+  ASSERT_TRUE(a.core.failure());
+  EXPECT_EQ(a.core.failure()->status(), Status::refused);
+  EXPECT_THAT(failure(a), AllOf(HasSubstr("rank 1"), HasSubstr("RAILYARD_JOB_KEY"), HasSubstr("a process at")));
+}
+
+TEST_F(WrongKeyEndsTest, AWrongKeyForARankThatIsHereEndsNothing) {
+  Peer a = connect(0);
+  Peer b = connect(1);
+  settle({&a, &b});
+  Peer wrong = connect(1, 2, "guess");
+  settle({&wrong, &a, &b});
+  a.core.enter(Call::join, kSecond, bytes_of("a"));
+  b.core.enter(Call::join, kSecond, bytes_of("b"));
+  settle({&a, &b});
+  EXPECT_TRUE(a.core.take_result());
+  EXPECT_TRUE(b.core.take_result());
 }
 
 TEST_F(ServerCoreTest, TheProofOfOneConnectionIsWorthNothingOnAnother) {

@@ -50,14 +50,14 @@ TEST_P(BenchJson, HasTheAgreedShape) {
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("ours/raw"), HasSubstr("Verified")));
   const auto json = JsonReader::read(read_file(file));
   ASSERT_TRUE(json) << read_file(file);
-  EXPECT_THAT(json->keys(), ElementsAre("driver", "provider", "rails", "rows", "test"));
+  EXPECT_THAT(json->keys(), ElementsAre("direct", "driver", "provider", "rails", "rows", "test"));
   EXPECT_EQ((*json)["test"].text(), test);
   EXPECT_EQ((*json)["driver"].text(), "ofi");
   EXPECT_THAT((*json)["provider"].text(), HasSubstr("tcp"));
   EXPECT_EQ((*json)["rails"].number(), 1);
   ASSERT_EQ((*json)["rows"].array().size(), 2U);
   for (const Json& row : (*json)["rows"].array()) {
-    EXPECT_THAT(row.keys(), ElementsAre("bytes", "ours", "ratio", "raw", "unit"));
+    EXPECT_THAT(row.keys(), ElementsAre("by_rail", "bytes", "ours", "ratio", "raw", "unit"));
     EXPECT_EQ(row["unit"].text(), unit);
     EXPECT_GT(row["ours"].number(), 0);
     EXPECT_GT(row["raw"].number(), 0);
@@ -70,6 +70,43 @@ INSTANTIATE_TEST_SUITE_P(EveryTest, BenchJson,
                                            Case{"put_signal", "1,2000", "us"}, Case{"atomic", "4,8", "us"},
                                            Case{"rate", "1,64", "op/s"}),
                          [](const auto& info) { return std::string(info.param.test); });
+
+TEST(Bench, HasAFigureForEachRail) {
+  for (const bool get : {false, true}) {
+    const Outcome outcome =
+        railyard_command(quick(get ? "get" : "put", {"--driver", "tcp", "--interfaces", "lo", "--rails", "2", "--sizes",
+                                                     "4M", "--json", "-"}));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
+    const auto json = JsonReader::read(outcome.output);
+    ASSERT_TRUE(json) << outcome.output;
+    const Json& row = (*json)["rows"].array()[0];
+    const auto& rails = row["by_rail"].array();
+    ASSERT_EQ(rails.size(), 2U);
+    EXPECT_THAT(rails[0]["name"].text(), HasSubstr("lo#0"));
+    EXPECT_THAT(rails[1]["name"].text(), HasSubstr("lo#1"));
+    const char* const way = get ? "received_mb_per_second" : "sent_mb_per_second";
+    // Both carry a part, together what was measured; a median and a mean over the same rounds differ by no factor.
+    EXPECT_GT(rails[0][way].number(), 0);
+    EXPECT_GT(rails[1][way].number(), 0);
+    const double together = rails[0][way].number() + rails[1][way].number();
+    EXPECT_GT(together, row["ours"].number() / 20);
+    EXPECT_LT(together, row["ours"].number() * 20);
+    EXPECT_EQ((*json)["direct"]["puts"].number(), 0);
+    EXPECT_THAT(outcome.errors, HasSubstr("Rails of rank 0"));
+  }
+}
+
+TEST(Bench, CountsDirectStores) {
+  const Outcome outcome =
+      railyard_command(quick("put", {"--driver", "tcp", "--interfaces", "lo", "--sizes", "4096", "--json", "-"}),
+                       {{"RAILYARD_SHARED_MEMORY", "on"}});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
+  const auto json = JsonReader::read(outcome.output);
+  ASSERT_TRUE(json) << outcome.output;
+  if ((*json)["direct"]["puts"].number() == 0) GTEST_SKIP() << "peers' windows cannot be mapped here";
+  EXPECT_GT((*json)["direct"]["bytes_put"].number(), 0);
+  EXPECT_THAT(outcome.errors, HasSubstr("Direct stores"));
+}
 
 TEST(Bench, WithoutRawTheRatioIsNull) {
   const Outcome outcome =

@@ -16,7 +16,7 @@ using ::testing::Not;
 TEST(Command, HelpShowsEveryCommandWithExamples) {
   const Outcome help = railyard_command({"--help"});
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* command : {"info", "launch", "bench", "sim", "demo"}) {
+  for (const char* command : {"info", "launch", "bench", "sim", "demo", "doctor", "topo"}) {
     EXPECT_THAT(help.output, HasSubstr(std::string("\n  ") + command + " "));
     const Outcome own = railyard_command({command, "--help"});
     EXPECT_EQ(own.exit_code, 0) << command;
@@ -59,10 +59,44 @@ TEST(Command, BadLinesAreUsageErrors) {
   EXPECT_THAT(railyard_command({"bench", "atomic", "--sizes", "16"}).errors, HasSubstr("4 or 8 bytes"));
 }
 
+TEST(Command, AnUnknownSubcommandIsNamedWithTheNearestOne) {
+  const Outcome outcome = railyard_command({"lunch", "-n", "2"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.errors, AllOf(HasSubstr("'lunch'"), HasSubstr("did you mean 'launch'?")));
+  EXPECT_THAT(railyard_command({"inof"}).errors, HasSubstr("did you mean 'info'?"));
+}
+
+TEST(Info, RailsOfOneNicHaveNamesThatDiffer) {
+  const Outcome info = railyard_command({"info", "--json", "-"}, on_loopback({{"RAILYARD_RAILS", "3"}}));
+  ASSERT_EQ(info.exit_code, 0) << info.errors;
+  const auto json = JsonReader::read(info.output);
+  ASSERT_TRUE(json) << info.output;
+  const auto& rails = (*json)["rails"].array();
+  ASSERT_EQ(rails.size(), 3U);
+  for (std::size_t i = 0; i < rails.size(); ++i) {
+    EXPECT_EQ(rails[i]["number"].number(), static_cast<double>(i));
+    EXPECT_THAT(rails[i]["name"].text(), HasSubstr("lo#" + std::to_string(i)));
+  }
+  const Outcome one = railyard_command({"info"}, on_loopback({{"RAILYARD_RAILS", "1"}}));
+  EXPECT_THAT(one.output, Not(HasSubstr("lo#")));
+}
+
+TEST(Logs, AreJsonIfAsked) {
+  const Outcome info =
+      railyard_command({"info"}, on_loopback({{"RAILYARD_RIALS", "2"}, {"RAILYARD_LOG_FORMAT", "json"}}));
+  EXPECT_EQ(info.exit_code, 0);
+  const auto json = JsonReader::read(info.errors);
+  ASSERT_TRUE(json) << info.errors;
+  EXPECT_EQ((*json)["level"].text(), "warning");
+  EXPECT_THAT((*json)["message"].text(), HasSubstr("RAILYARD_RIALS"));
+  EXPECT_THAT((*json)["time"].text(), HasSubstr("Z"));
+}
+
 TEST(Info, ShowsRailsAndBootstrap) {
   const Outcome info = railyard_command({"info"}, on_loopback({{"RAILYARD_RAILS", "2"}}));
   EXPECT_EQ(info.exit_code, 0) << info.errors;
   EXPECT_THAT(info.output, AllOf(HasSubstr("lo "), HasSubstr("tcp"), HasSubstr("loopback"), HasSubstr("Bootstrap:")));
+  EXPECT_THAT(info.output, HasSubstr("Ranks of one host: through the network"));
   EXPECT_THAT(info.output, Not(HasSubstr("RAILYARD_BATCH")));
 }
 

@@ -15,6 +15,24 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
+TEST(Demo, UsesTheRailsOfTheWorldItIsStartedIn) {
+  const ScratchFolder scratch;
+  const std::string file = scratch.file("figures.json");
+  const Outcome demo = railyard_command(
+      {"launch", "-n", "2", "--", RAILYARD_COMMAND, "demo", "--seconds", "0.05", "--svg", "", "--json", file});
+  ASSERT_EQ(demo.exit_code, 0) << demo.errors;
+  EXPECT_THAT(demo.output, AllOf(HasSubstr("2 ranks, "), Not(HasSubstr("on this machine"))));
+  const auto figures = JsonReader::read(read_file(file));
+  const auto info =
+      JsonReader::read(railyard_command({"info", "--json", "-"}, {{"RAILYARD_SHARED_MEMORY", "off"}}).output);
+  ASSERT_TRUE(figures && info);
+  std::vector<std::string> own;
+  std::vector<std::string> found;
+  for (const Json& rail : (*figures)["rails"].array()) own.push_back(rail["name"].text());
+  for (const Json& rail : (*info)["rails"].array()) found.push_back(rail["name"].text());
+  EXPECT_EQ(own, found);
+}
+
 TEST(Demo, MovesAndVerifiesTraffic) {
   const ScratchFolder scratch;
   const std::string svg = scratch.file("picture.svg");

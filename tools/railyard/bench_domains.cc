@@ -25,9 +25,12 @@ Result<std::vector<bench::RawDomain>> domains_of_rails(const World& world, const
   if (!offers) return std::move(offers.error());
   std::vector<bench::RawDomain> domains;
   for (const RailStatistics& rail : statistics.rails) {
-    // A rail is called "provider interface address"; the offer of that interface tells the rest.
+    // A rail is called "provider interface address", or "interface#1" in it for one of several on that interface; the
+    // offer of that interface tells the rest.
     const auto offer = std::find_if(offers->begin(), offers->end(), [&](const fabric::RailOffer& candidate) {
-      return fmt::format(" {} ", rail.name).find(fmt::format(" {} ", candidate.domain)) != std::string::npos;
+      const std::string name = fmt::format(" {} ", rail.name);
+      return name.find(fmt::format(" {} ", candidate.domain)) != std::string::npos ||
+             name.find(fmt::format(" {}#", candidate.domain)) != std::string::npos;
     });
     if (offer == offers->end()) {
       return Error(Status::not_found, fmt::format("--beside raw: no libfabric interface for rail '{}'", rail.name));

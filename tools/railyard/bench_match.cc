@@ -51,6 +51,21 @@ double figure(Test test, std::size_t bytes, std::uint64_t count, double seconds)
   return static_cast<double>(bytes) * operations / seconds / 1e6;
 }
 
+/// `later` less `earlier`, over `seconds`.
+std::vector<RailFigure> rail_figures(const WorldStatistics& earlier, const WorldStatistics& later, double seconds) {
+  std::vector<RailFigure> figures;
+  const auto rate = [seconds](std::uint64_t before, std::uint64_t after) {
+    return seconds > 0 ? static_cast<double>(after - before) / seconds / 1e6 : 0;
+  };
+  for (std::size_t i = 0; i < later.rails.size(); ++i) {
+    const RailStatistics& before = earlier.rails[i];
+    const RailStatistics& after = later.rails[i];
+    figures.push_back(
+        {after.name, rate(before.bytes_sent, after.bytes_sent), rate(before.bytes_received, after.bytes_received)});
+  }
+  return figures;
+}
+
 }  // namespace
 
 const char* test_name(Test test) {
@@ -191,7 +206,7 @@ Result<std::uint64_t> BenchMatch::calibrate(std::size_t contestant, std::size_t 
 }
 
 Result<BenchRow> BenchMatch::measure(std::size_t bytes) {
-  BenchRow row{.bytes = bytes, .ours = 0, .raw = {}, .rounds_verified = 0, .bytes_verified = 0};
+  BenchRow row{.bytes = bytes, .ours = 0, .raw = {}, .rounds_verified = 0, .bytes_verified = 0, .by_rail = {}};
   const std::size_t sides = contestants().size();
   std::vector<std::uint64_t> counts;
   for (std::size_t side = 0; side < sides; ++side) {
@@ -201,6 +216,8 @@ Result<BenchRow> BenchMatch::measure(std::size_t bytes) {
   }
   std::vector<double> ours;
   std::vector<double> raw;
+  const WorldStatistics before = world_.statistics();
+  double our_seconds = 0;
   for (std::uint32_t round = 0; round < options_.rounds; ++round) {
     show_progress(bytes, round);
     std::vector<double> by_side(sides);
@@ -209,6 +226,7 @@ Result<BenchRow> BenchMatch::measure(std::size_t bytes) {
       const std::size_t side = round % 2 == 0 ? i : sides - 1 - i;
       auto seconds = direct(side, bytes, counts[side], row);
       if (!seconds) return std::move(seconds.error());
+      if (side == 0) our_seconds += *seconds;
       by_side[side] = figure(options_.test, bytes, counts[side], *seconds);
     }
     ours.push_back(by_side[0]);
@@ -221,6 +239,7 @@ Result<BenchRow> BenchMatch::measure(std::size_t bytes) {
   }
   row.ours = median(ours);
   if (sides > 1) row.raw = median(raw);
+  row.by_rail = rail_figures(before, world_.statistics(), our_seconds);
   return row;
 }
 
@@ -253,6 +272,7 @@ Result<BenchReport> BenchMatch::run() {
   Plan stop;
   stop.stop = true;
   if (auto agreed = referee_.agree(stop); !agreed) return std::move(agreed.error());
+  report.counted = world_.statistics();
   return report;
 }
 

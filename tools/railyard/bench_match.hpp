@@ -25,18 +25,27 @@ struct BenchOptions {
   bool beside_raw = false;
 };
 
+/// What one rail of rank 0 carried while its rounds ran, in MB/s of those rounds.
+struct RailFigure {
+  std::string name;
+  double sent = 0;
+  double received = 0;
+};
+
 struct BenchRow {
   std::size_t bytes = 0;
   double ours = 0;
   std::optional<double> raw;
   std::uint64_t rounds_verified = 0;  ///< rounds, warm-up included, whose data was checked
   std::uint64_t bytes_verified = 0;
+  std::vector<RailFigure> by_rail;
 };
 
 struct BenchReport {
   std::string provider;
   std::size_t rails = 0;
   std::vector<BenchRow> rows;
+  WorldStatistics counted;         ///< by rank 0's world over the whole bench
   std::vector<std::string> notes;  ///< what a reader of the figures must know
 };
 

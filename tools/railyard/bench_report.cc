@@ -29,6 +29,29 @@ const char* what_was_verified(bench::Test test) {
   return test == bench::Test::atomic ? "every fetched value and the word's sum" : "every byte of the last pass";
 }
 
+std::string rails_table(const BenchReport& report) {
+  using Align = Table::Align;
+  Table table({{"bytes", Align::right},
+               {"rail", Align::right},
+               {"name"},
+               {"sent MB/s", Align::right},
+               {"received MB/s", Align::right}});
+  for (const BenchRow& row : report.rows)
+    for (std::size_t i = 0; i < row.by_rail.size(); ++i)
+      table.add({i == 0 ? fmt::format("{}", row.bytes) : "", fmt::format("{}", i), row.by_rail[i].name,
+                 readable_number(row.by_rail[i].sent), readable_number(row.by_rail[i].received)});
+  return table.text();
+}
+
+/// No rail sees what ranks of one host do on each other's memory.
+std::string direct_text(const WorldStatistics& counted) {
+  if (counted.direct_puts + counted.direct_gets + counted.direct_atomics == 0) return "";
+  return fmt::format("Direct stores and loads, past every rail: {} puts and signals ({}), {} gets ({}), {} atomics.\n",
+                     counted.direct_puts, readable_bytes(static_cast<double>(counted.direct_bytes_put)),
+                     counted.direct_gets, readable_bytes(static_cast<double>(counted.direct_bytes_got)),
+                     counted.direct_atomics);
+}
+
 }  // namespace
 
 std::string bench_table(const BenchOptions& options, const Settings& settings, const BenchReport& report) {
@@ -50,6 +73,8 @@ std::string bench_table(const BenchOptions& options, const Settings& settings, c
   }
   out += table.text();
   out += fmt::format("\nVerified after each round: {}.\n", what_was_verified(options.test));
+  out += fmt::format("\nRails of rank 0:\n{}", rails_table(report));
+  out += direct_text(report.counted);
   for (const std::string& note : report.notes) out += note + '\n';
   return out;
 }
@@ -71,9 +96,23 @@ std::string bench_json(const BenchOptions& options, const Settings& settings, co
     row.raw ? json.value(*row.raw) : json.null();
     json.key("ratio");
     row.raw ? json.value(row.ours / *row.raw) : json.null();
-    json.end_object();
+    json.key("by_rail").begin_array();
+    for (const RailFigure& rail : row.by_rail) {
+      json.begin_object()
+          .field("name", std::string_view(rail.name))
+          .field("sent_mb_per_second", rail.sent)
+          .field("received_mb_per_second", rail.received)
+          .end_object();
+    }
+    json.end_array().end_object();
   }
-  return json.end_array().end_object().finish();
+  json.end_array().key("direct").begin_object();
+  json.field("puts", report.counted.direct_puts)
+      .field("gets", report.counted.direct_gets)
+      .field("atomics", report.counted.direct_atomics)
+      .field("bytes_put", report.counted.direct_bytes_put)
+      .field("bytes_got", report.counted.direct_bytes_got);
+  return json.end_object().end_object().finish();
 }
 
 }  // namespace railyard::tool

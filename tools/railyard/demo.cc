@@ -18,6 +18,7 @@ struct Line {
   int ranks = 4;
   std::uint32_t rails = 4;
   double seconds = 2;
+  bool in_world = false;
   bool ascii = false;
   std::string json;
   std::string svg = "railyard-demo.svg";
@@ -51,11 +52,12 @@ int demo_rank(const Line& line, const Settings& settings, Bootstrap& bootstrap) 
   if (auto closed = traffic->close(); !closed) return report_error("demo", closed.error());
   auto summary = summarise(*result, bootstrap);
   if (!summary) return report_error("demo", summary.error());
+  summary->started_by_others = line.in_world;
   if (bootstrap.rank() != 0) return summary->all.failure.empty() ? kExitOk : kExitFailed;
   return show(line, *summary);
 }
 
-int run_demo(const Line& line) {
+int run_demo(Line line) {
   for (const std::string* file : {&line.json, &line.svg}) {
     if (file->empty()) continue;
     if (auto writable = check_writable(*file); !writable) return report_error("demo", writable.error());
@@ -63,7 +65,8 @@ int run_demo(const Line& line) {
   auto settings = Settings::from_environment();
   if (!settings) return report_error("demo", settings.error());
   // An embedded default for what the environment leaves open: it must run on any machine, without a network, and show
-  // rails at work.
+  // rails at work. Ranks that a launcher started may be on several hosts: they use the rails that their world has.
+  line.in_world = inside_a_world(*settings);
   const std::string rails = fmt::format("{}", line.rails);
   for (const auto& [name, value] : {std::pair<const char*, std::string>{"RAILYARD_DRIVER", "tcp"},
                                     {"RAILYARD_INTERFACES", "lo"},
@@ -71,6 +74,7 @@ int run_demo(const Line& line) {
                                     {"RAILYARD_SHARED_MEMORY", "off"}}) {
     // Whoever names a libfabric provider wants libfabric.
     const bool driver = std::string_view(name) == "RAILYARD_DRIVER";
+    if (line.in_world && std::string_view(name) != "RAILYARD_SHARED_MEMORY") continue;
     if (std::getenv(name) != nullptr || (driver && std::getenv("RAILYARD_PROVIDER") != nullptr)) continue;
     if (auto set = settings->set(name, value); !set) return report_error("demo", set.error());
   }
@@ -104,7 +108,8 @@ void add_demo_command(CLI::App& app, int& exit_code) {
       "Puts with signals of 1 byte to 1 MiB, gets, fetching additions, and an all-to-all; every byte, signal and sum\n"
       "is checked. Needs no root and no configuration; RAILYARD_PROVIDER, RAILYARD_INTERFACES and RAILYARD_RAILS "
       "change\n"
-      "where it runs.\n"
+      "where it runs. Started as a rank of a world (railyard launch, mpirun), it uses that world's own rails and as\n"
+      "many ranks as there are.\n"
       "Examples:\n"
       "  railyard demo\n"
       "  railyard demo -n 8 --rails 2 --json demo.json\n"

@@ -161,8 +161,9 @@ Result<DemoSummary> summarise(const DemoResult& mine, Bootstrap& bootstrap) {
 }
 
 std::string demo_table(const DemoSummary& summary, bool unicode) {
-  std::string out = fmt::format("Railyard {}: {} ranks on this machine, {} rails ({})\n\n", RAILYARD_VERSION,
-                                summary.ranks, summary.all.rails.size(), summary.all.provider);
+  std::string out =
+      fmt::format("Railyard {}: {} ranks{}, {} rails ({})\n\n", RAILYARD_VERSION, summary.ranks,
+                  summary.started_by_others ? "" : " on this machine", summary.all.rails.size(), summary.all.provider);
   out += rail_table(summary, unicode) + '\n' + phase_table(summary) + '\n';
   if (summary.all.failure.empty()) {
     out += fmt::format("Verified: {} byte for byte, {} signals in number and order, {} atomics in their sum.\n",

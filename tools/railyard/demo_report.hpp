@@ -12,6 +12,7 @@ namespace railyard::tool {
 struct DemoSummary {
   int ranks = 0;
   DemoResult all;
+  bool started_by_others = false;  ///< as ranks of a world, which may span hosts
 
   double phase_rate(const DemoPhase& phase) const {
     return phase.seconds > 0 ? static_cast<double>(phase.bytes) / phase.seconds : 0;

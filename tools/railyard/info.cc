@@ -50,6 +50,13 @@ std::string describe_bootstrap(const Settings& settings) {
   return "single: a world of one rank (start several with railyard launch)";
 }
 
+std::string direct_text(const Settings& settings) {
+  return settings.shared_memory == "off"
+             ? "through the network, like any other (RAILYARD_SHARED_MEMORY=off)"
+             : "direct loads and stores on windows that Railyard allocates, else the rail \"shared memory\"; "
+               "`railyard bench` counts them apart";
+}
+
 /// What the GPUs of this host would use. Not to know is no failure: rails work without it.
 void gather_gpus(Findings& found) {
   auto machine = topology::read_machine();
@@ -149,6 +156,7 @@ void print_rails(const Findings& found) {
     fmt::print("Rails that serve each GPU:\n{}\n", gpus);
   if (!found.gpus_unknown.empty()) fmt::print("GPUs: unknown, {}\n", found.gpus_unknown);
   fmt::print("Bootstrap: {}\n", found.bootstrap);
+  fmt::print("Ranks of one host: {}\n", direct_text(found.settings));
 }
 
 void print_settings(const Settings& settings) {
@@ -184,6 +192,7 @@ void write_rails(JsonWriter& json, const Findings& found) {
   for (const auto& rail : found.rails) {
     const fabric::Capabilities& can = rail->capabilities();
     json.begin_object()
+        .field("number", rail->number())
         .field("name", std::string_view(rail->name()))
         .field("fabric", std::string_view(rail->fabric()))
         .field("driver", std::string_view(can.driver))
@@ -210,6 +219,7 @@ std::string to_json(const Findings& found) {
   write_rails(json, found);
   write_gpus(json, found.gpus);
   json.field("bootstrap", std::string_view(found.bootstrap));
+  json.field("direct_stores", found.settings.shared_memory != "off");
   json.key("settings").begin_array();
   for (const Settings::Entry& entry : found.settings.list()) {
     json.begin_object()

@@ -18,6 +18,7 @@ namespace {
 struct LaunchArguments {
   int ranks = 1;
   bool tag_output = false;
+  bool keep_going = false;
   double grace_seconds = 5;
   std::vector<std::string> environment;
   std::vector<std::string> command;
@@ -27,11 +28,12 @@ int run_launch(const LaunchArguments& arguments) {
   // A mistyped RAILYARD_* name or value is reported before anything starts.
   const auto settings = Settings::from_environment();
   if (!settings) return report_error("launch", settings.error());
-  if (const auto level = parse_log_level(settings->log)) set_log_level(*level);
+  apply_log_settings(*settings);
 
   bootstrap::LaunchOptions options;
   options.ranks = arguments.ranks;
   options.tag_output = arguments.tag_output;
+  options.keep_going = arguments.keep_going;
   options.grace_ns = static_cast<std::int64_t>(arguments.grace_seconds * 1e9);
   for (const std::string& variable : arguments.environment) {
     const std::size_t equals = variable.find('=');
@@ -59,6 +61,8 @@ void add_launch_command(CLI::App& app, int& exit_code) {
                    "seconds that ranks get to end by themselves when one has failed, and again when told to end")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 86400.0));
+  launch->add_flag("--keep-going", arguments->keep_going,
+                   "when a rank has failed, let the others run on until they end by themselves");
   launch->add_option("command", arguments->command, "the program and its arguments, after --")->required();
   launch->positionals_at_end();
   launch->footer(

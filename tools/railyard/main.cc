@@ -1,10 +1,15 @@
 /// `railyard`: the command. Parses the line, runs one subcommand, returns its exit code.
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "base/nearest.hpp"
 #include "commands.hpp"
 
 #ifndef RAILYARD_VERSION
@@ -15,12 +20,26 @@ namespace railyard::tool {
 
 namespace {
 
+/// What is wrong with the first word, if it names no subcommand; CLI11 would only say that one is required.
+std::string unknown_subcommand(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return "";
+  const std::string word = argv[1];
+  std::vector<std::string_view> known;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    known.push_back(command->get_name());
+  if (std::ranges::find(known, word) != known.end()) return "";
+  return fmt::format("no subcommand '{}': did you mean '{}'? There are {}.", word, nearest_name(word, known),
+                     fmt::join(known, ", "));
+}
+
 constexpr const char* kFooter = R"(Examples:
   railyard demo                                   verified traffic between 4 ranks of this machine
   railyard info --settings                        what was found here and every setting
   railyard bench put --rails 2 --sizes 1048576    bandwidth over two rails
   railyard bench put_signal --beside raw          round trip, beside bare libfabric calls
   railyard launch -n 4 -- ./my-program            start my-program as a world of 4 ranks
+  railyard doctor                                 what on this machine may bite, and what to do
+  railyard topo --svg machine.svg                 the machine and the rails of its GPUs
   railyard sim --schedules 1000 --seed 1          the engine on simulated rails
 
 Exit codes: 0 all well; 1 the run found a failure; 2 an argument or a setting makes no sense;
@@ -40,7 +59,13 @@ int run(int argc, char** argv) {
   add_bench_command(app, exit_code);
   add_launch_command(app, exit_code);
   add_sim_command(app, exit_code);
+  add_doctor_command(app, exit_code);
+  add_topo_command(app, exit_code);
 
+  if (const std::string problem = unknown_subcommand(app, argc, argv); !problem.empty()) {
+    fmt::print(stderr, "railyard: {}\nRun with --help for more information.\n", problem);
+    return kExitUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

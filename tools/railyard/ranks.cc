@@ -16,9 +16,9 @@
 
 namespace railyard::tool {
 
-namespace {
-
 bool inside_a_world(const Settings& settings) { return settings.rank >= 0 || bootstrap::started_by_pmix(); }
+
+namespace {
 
 /// What each rank finds on its host is shared first: otherwise every rank would report a missing rail by itself, and
 /// those that have one would wait for the others.

@@ -11,6 +11,9 @@ namespace railyard::tool {
 /// What a rank does; its answer is the rank's exit code.
 using RankBody = std::function<int(const Settings& settings, Bootstrap& bootstrap)>;
 
+/// Whether a launcher started this process as a rank.
+bool inside_a_world(const Settings& settings);
+
 /// Inside a world (railyard launch, a PMIx launcher) this process is one of its ranks. Elsewhere `ranks` processes are
 /// forked, in the namespaces of RAILYARD_LAB_NETNS where that is set. Settings that leave no rail are reported once,
 /// for all ranks. Returns the exit code of the whole.

@@ -59,7 +59,7 @@ bool ConnectedRail::read_connection_error() {
   if (fi_eq_readerr(events_.get(), &entry, 0) < 0) return false;
   const std::size_t bytes = std::min(entry.err_data_size, data.size());
   const bool unwanted = bytes != 0 && is_refusal({static_cast<const std::byte*>(entry.err_data), bytes});
-  log_debug("{}: a connection failed: {}{}", name_, library().strerror(entry.err),
+  log_debug(in_log(), "a connection failed: {}{}", library().strerror(entry.err),
             unwanted ? ", the peer shut it out" : "");
   connection_ended(entry.fid, unwanted ? FI_EACCES : entry.err, !unwanted && entry.err == FI_ECONNREFUSED);
   return true;

@@ -16,7 +16,7 @@ void ConnectedRail::admit(fi_info& info, std::span<const std::byte> data) {
   // The sender has given up the epochs before this one.
   if (request->tag.epoch != 0) close_inbound_links(request->tag.id, request->tag.epoch - 1, true);
   if (auto accepted = accept(info, *request); !accepted) {
-    log_warn("{}: a peer's connection was not accepted: {}", name_, accepted.error().text());
+    log_warn(in_log(), "a peer's connection was not accepted: {}", accepted.error().text());
     refuse(info);
     return;
   }

@@ -24,7 +24,8 @@ Error OfiRail::set_up_error(const char* step, int code) const {
 }
 
 Result<void> OfiRail::open_domain(const RailOffer& offer, const Choice& choice) {
-  name_ = fmt::format("{} {}", core_name(offer.provider), offer.domain);
+  name_ = fmt::format("{} {}", core_name(offer.provider), offer.label(offer.domain));
+  set_number(offer.number);
   if (!choice.shown_address.empty()) name_ += " " + choice.shown_address;
   fabric_name_ = offer.fabric;
   info_.reset(library().dupinfo(choice.info.get()));
@@ -48,7 +49,7 @@ Result<void> OfiRail::open_domain(const RailOffer& offer, const Choice& choice) 
   if (auto watch = LinkWatch::open(choice.interface))
     watch_ = std::move(*watch);
   else
-    log_warn("{}: {}; a dead interface is found by its silence", name_, watch.error().text());
+    log_warn(in_log(), "{}; a dead interface is found by its silence", watch.error().text());
   return {};
 }
 
@@ -98,7 +99,7 @@ Result<void> OfiRail::refuse_if_stopped() const {
 void OfiRail::give_up(int code) {
   if (broken_ != 0) return;
   broken_ = code;
-  log_error("{}: its completion queue failed: {}", name_, library().strerror(code));
+  log_error(in_log(), "its completion queue failed: {}", library().strerror(code));
 }
 
 bool OfiRail::read_arrival(const fi_cq_data_entry& entry, Event& event) {
@@ -123,7 +124,7 @@ bool OfiRail::read_error(fid_cq& queue, fi_cq_err_entry& entry) const {
   if (log_enabled(LogLevel::debug)) {
     std::array<char, 160> text{};
     const char* detail = fi_cq_strerror(&queue, entry.prov_errno, entry.err_data, text.data(), text.size());
-    log_debug("{}: error completion: {} ({})", name_, library().strerror(entry.err), detail == nullptr ? "" : detail);
+    log_debug(in_log(), "error completion: {} ({})", library().strerror(entry.err), detail == nullptr ? "" : detail);
   }
   return true;
 }

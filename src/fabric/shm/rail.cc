@@ -83,6 +83,7 @@ Result<void> ShmRail::start() {
   identity_ = core_->identity();
   capabilities_.driver = "shm";
   capabilities_.provider = "shared memory";
+  capabilities_.sees_one_sided = true;
   capabilities_.delivery_complete = true;
   capabilities_.device_memory = true;
   capabilities_.virtual_addresses = true;
@@ -327,7 +328,7 @@ void ShmRail::take_hello(Peer& peer, const Record& record) {
   const std::uint64_t number = record.arguments[0];
   const LinkTag tag{{record.more[3], record.arguments[1]}, static_cast<std::uint32_t>(record.more[0])};
   if (auto reached = reach(peer); !reached) {
-    log_warn("shared memory: a peer cannot be answered: {}", reached.error().text());
+    log_warn(in_log(), "a peer cannot be answered: {}", reached.error().text());
     return;
   }
   if (!welcome(tag)) {

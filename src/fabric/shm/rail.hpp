@@ -58,6 +58,7 @@ class ShmRail final : public Rail, private Listener {
   bool fence(LinkTag tag) override;
   void forget(LinkName link) override { epochs_.erase(link); }
   Liveness liveness(RemoteId remote) override;
+  OneSided one_sided() const override { return one_sided_; }
   std::optional<Delivery> delivery(RemoteId remote) override;
 
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
@@ -277,7 +278,7 @@ class ShmRail final : public Rail, private Listener {
   void send_after_all(Peer& peer, Operation& operation);
   ShmLink* own_link(const Peer& peer, std::uint64_t number);
   static ShmInboundLink* inbound_link_of(Peer& peer, std::uint64_t number);
-  void land(std::size_t bytes, std::uint32_t immediate);
+  void land(std::size_t bytes, bool with_immediate, std::uint32_t immediate);
 
   // rail_device.cc: memory of GPUs. The processor never touches it: the owner's GPU copies.
   struct DeviceSource {
@@ -335,6 +336,7 @@ class ShmRail final : public Rail, private Listener {
   std::size_t told_ = 0;
   std::uint32_t turn_ = 0;
   std::uint64_t bytes_copied_once_ = 0;
+  OneSided one_sided_;
 };
 
 }  // namespace railyard::fabric::shm

@@ -91,7 +91,11 @@ bool ShmRail::take_message(Peer& peer, const Arrival& arrival) {
   return true;
 }
 
-void ShmRail::land(std::size_t bytes, std::uint32_t immediate) {
+void ShmRail::land(std::size_t bytes, bool with_immediate, std::uint32_t immediate) {
+  if (!with_immediate) {
+    one_sided_.written += bytes;
+    return;
+  }
   Event event;
   event.kind = Event::Kind::landed;
   event.immediate = immediate;
@@ -130,7 +134,7 @@ bool ShmRail::take_write(Peer& peer, const Arrival& arrival) {
   if (!last) return true;
   const bool good = !std::exchange(inbound_link->bad_write, false);
   const std::size_t landed = std::exchange(inbound_link->landing, 0);
-  if (good && (arrival.word.flags & kImmediate) != 0) land(landed, static_cast<std::uint32_t>(record.more[2]));
+  if (good) land(landed, (arrival.word.flags & kImmediate) != 0, static_cast<std::uint32_t>(record.more[2]));
   if (handle != 0) owe(peer, {kDone, 0, {handle, static_cast<std::uint64_t>(good ? kNoTrouble : kBadKey)}, {}});
   return true;
 }
@@ -165,6 +169,7 @@ void ShmRail::take_job(Peer& peer, const Arrival& arrival) {
 void ShmRail::take_check(Peer& peer, const Record& record) {
   if (inbound_link_of(peer, record.arguments[0]) == nullptr) return;
   const bool good = static_cast<bool>(registrations_.find(record.arguments[1], record.more[0], record.more[2]));
+  if (good) one_sided_.read += record.more[2];
   owe(peer, {kDone, 0, {record.more[1], static_cast<std::uint64_t>(good ? kNoTrouble : kBadKey)}, {}});
 }
 

@@ -393,7 +393,7 @@ bool ShmRail::do_pull(Peer& peer, Job& job, std::byte* memory, std::size_t& copi
   bytes_copied_once_ += bytes;
   if (job.moved < job.bytes) return false;
   if (!guard_holds(peer, job.number)) return true;  // its sender has given it up, and knows
-  if (job.immediate_wanted) land(job.bytes, job.immediate);
+  land(job.bytes, job.immediate_wanted, job.immediate);
   owe(peer, {kDone, 0, {job.handle, kNoTrouble}, {}});
   return true;
 }
@@ -420,6 +420,7 @@ bool ShmRail::do_answer(Peer& peer, Job& job, const std::byte* memory, std::size
     peer.out->write(room.payload, memory + job.moved, bytes);
     peer.out->publish({static_cast<std::uint32_t>(bytes), kAnswer, 0});
     job.moved += bytes;
+    one_sided_.read += bytes;
     budget -= bytes;
   } while (job.moved < job.bytes);
   return true;

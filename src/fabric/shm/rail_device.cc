@@ -54,8 +54,8 @@ bool ShmRail::tell_share(Peer& peer, DeviceMemory& memory, Trouble& trouble) {
   if (memory.shared == nullptr && !peer.memory.own()) {
     auto shared = accelerator::loaded_driver()->share(memory.allocation);
     if (!shared) {
-      log_warn("shared memory: {} bytes of GPU {} cannot be shared: {}", memory.allocation.bytes,
-               memory.allocation.device, shared.error().text());
+      log_warn(in_log(), "{} bytes of GPU {} cannot be shared: {}", memory.allocation.bytes, memory.allocation.device,
+               shared.error().text());
       trouble = kNotMapped;
       return false;
     }
@@ -116,7 +116,7 @@ std::optional<ShmRail::DeviceSource> ShmRail::resolve(Peer& peer, std::uint64_t 
   if (share.mapping == nullptr) {
     auto mapping = driver->map(share.handle, device);
     if (!mapping) {
-      log_warn("shared memory: a peer's GPU memory cannot be mapped: {}", mapping.error().text());
+      log_warn(in_log(), "a peer's GPU memory cannot be mapped: {}", mapping.error().text());
       share.unusable = true;
       return std::nullopt;
     }
@@ -133,7 +133,7 @@ std::optional<ShmRail::DeviceSource> ShmRail::resolve(Peer& peer, std::uint64_t 
 bool ShmRail::begin_copy(int device, void* to, const void* from, std::size_t bytes, DeviceCopy copy) {
   auto ticket = device_copies_.copy(device, to, from, bytes);
   if (!ticket) {
-    log_warn("shared memory: a copy of {} bytes on GPU {}: {}", bytes, device, ticket.error().text());
+    log_warn(in_log(), "a copy of {} bytes on GPU {}: {}", bytes, device, ticket.error().text());
     if (copy.bounce != nullptr) device_copies_.give_bounce(copy.bounce);
     return false;
   }
@@ -360,7 +360,7 @@ void ShmRail::finish(DeviceCopy& copy, bool good) {
   if (!copy.last) return;
   trouble = std::exchange(inbound_link->bad_copy, kNoTrouble);
   if (copy.guarded && !guard_holds(*copy.peer, copy.number)) return;  // its sender has given it up, and knows
-  if (trouble == kNoTrouble && copy.immediate_wanted) land(copy.bytes, copy.immediate);
+  if (trouble == kNoTrouble) land(copy.bytes, copy.immediate_wanted, copy.immediate);
   if (copy.handle != 0) {
     owe(*copy.peer, {kDone, 0, {copy.handle, static_cast<std::uint64_t>(trouble)}, {}});
   } else if (trouble != kNoTrouble) {

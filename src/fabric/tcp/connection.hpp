@@ -188,6 +188,7 @@ struct Connection {
   std::uint32_t landed = 0;                          ///< the last write that did
   std::size_t landed_count = 0;
   std::size_t landed_bytes = 0;
+  std::size_t write_bytes = 0;  ///< of the write whose last frame is still to come
 
   bool standing() const { return phase == Phase::standing; }
   bool out_empty() const { return out_head == out.size(); }

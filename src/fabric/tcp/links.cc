@@ -87,11 +87,11 @@ bool TcpRail::leaves_by_own_device(const Endpoint& target) {
   if (!device || *device == interface_.device || *device == "lo") return true;
   static LogLimit limit;
   if (limit.allow(now_ns()))
-    log_warn(
-        "{}: bytes to {} would leave by {}, so this pair of NICs is not used. Give each NIC a subnet of its own, or "
-        "a routing table of its own (`ip rule add from {} table N`), or let sockets be bound to a device "
-        "(CAP_NET_RAW)",
-        name_, target.text(), *device, own_.endpoint.text());
+    log_warn(in_log(),
+             "bytes to {} would leave by {}, so this pair of NICs is not used. Give each NIC a subnet of its own, or "
+             "a routing table of its own (`ip rule add from {} table N`), or let sockets be bound to a device "
+             "(CAP_NET_RAW)",
+             target.text(), *device, own_.endpoint.text());
   return false;
 }
 

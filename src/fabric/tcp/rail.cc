@@ -35,11 +35,12 @@ Result<std::unique_ptr<Rail>> TcpRail::open(const RailOffer& offer, const Interf
                                             const Settings& settings) {
   std::unique_ptr<TcpRail> rail(new TcpRail);
   rail->interface_ = interface;
-  rail->name_ = fmt::format("tcp {} {}", interface.device, interface.address.text());
+  rail->name_ = fmt::format("tcp {} {}", offer.label(interface.device), interface.address.text());
+  rail->set_number(offer.number);
   rail->fabric_ = offer.fabric;
   Capabilities& can = rail->capabilities_;
   can.driver = can.provider = "tcp";
-  can.delivery_complete = true;
+  can.delivery_complete = can.sees_one_sided = true;
   can.chains_posts = true;
   can.max_message = kMostMessageBytes;
   can.max_write = kMostWriteBytes;
@@ -74,14 +75,15 @@ Result<void> TcpRail::open_parts(const Settings& settings) {
   if (!listener_) return set_up_error("open a listening socket");
   bound_ = !interface_.loopback && bind_to_device(listener_.get(), interface_.device);
   if (!interface_.loopback && !bound_)
-    log_info("{}: its sockets cannot be bound to the device ({}): the kernel's routes are asked instead", name_,
+    log_info(in_log(), "its sockets cannot be bound to the device ({}): the kernel's routes are asked instead",
              std::strerror(errno));
   static LogLimit limit(1, 60'000'000'000);
   if (const std::string wrong = settings_in_the_way(interface_); bound_ && !wrong.empty() && limit.allow(now_ns()))
     log_warn(
-        "{}: other NICs of this host are in its subnet and answer for its address, so packets arrive at the wrong "
+        in_log(),
+        "other NICs of this host are in its subnet and answer for its address, so packets arrive at the wrong "
         "one and links may not come about. `sysctl -w {}` on all hosts keeps them apart (or a subnet for each NIC)",
-        name_, wrong);
+        wrong);
   own_.endpoint = interface_.address;
   if (::bind(listener_.get(), own_.endpoint.get(), own_.endpoint.length) != 0) return set_up_error("bind its address");
   if (::listen(listener_.get(), kBacklog) != 0) return set_up_error("listen");
@@ -95,7 +97,7 @@ Result<void> TcpRail::open_parts(const Settings& settings) {
     watch_ = std::move(*watch);
     (void)watch_fd(epoll_.get(), watch_->descriptor(), EPOLLIN | EPOLLET, kInterfaceMark);
   } else {
-    log_warn("{}: {}; a dead interface is found by its silence", name_, watch.error().text());
+    log_warn(in_log(), "{}; a dead interface is found by its silence", watch.error().text());
   }
   return {};
 }

@@ -58,6 +58,7 @@ class TcpRail final : public Rail {
   bool arm() override;
   Liveness liveness(RemoteId remote) override;
   std::optional<Delivery> delivery(RemoteId remote) override;
+  OneSided one_sided() const override { return one_sided_; }
   void stop() override;
 
   std::string describe_error(int error) const override;
@@ -241,6 +242,7 @@ class TcpRail final : public Rail {
   PostQueue receives_;
   std::size_t receive_count_ = 0;
   PendingEvents pending_;
+  OneSided one_sided_;
 };
 
 /// The machine's monotonic clock, in nanoseconds.

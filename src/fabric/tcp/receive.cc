@@ -226,7 +226,9 @@ void TcpRail::finish_frame(Connection& connection) {
 
 void TcpRail::finish_write(Connection& connection) {
   const Frame& frame = connection.frame;
+  connection.write_bytes += frame.length;
   if (!frame.last) return;
+  const std::size_t bytes = std::exchange(connection.write_bytes, 0);
   if (connection.refusing == frame.number) {
     connection.refusing.reset();
     Frame refusal;
@@ -245,11 +247,14 @@ void TcpRail::finish_write(Connection& connection) {
     connection.owes = true;
     owing_.push_back(&connection);
   }
-  if (!frame.immediate) return;
+  if (!frame.immediate) {
+    one_sided_.written += bytes;
+    return;
+  }
   Event event;
   event.kind = Event::Kind::landed;
   event.immediate = frame.word;
-  event.bytes = frame.length;
+  event.bytes = bytes;
   pending_.push(event);
 }
 

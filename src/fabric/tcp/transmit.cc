@@ -94,6 +94,7 @@ void TcpRail::add_read_data(Connection& connection) {
   frame.word = rest - frame.length;
   add_frame(connection, frame, read.from + read.done, nullptr, read.key);
   read.done += frame.length;
+  one_sided_.read += frame.length;
   if (frame.last) connection.served.pop_front();
 }
 

@@ -48,7 +48,7 @@ inline Post VerbsRail::posted(const Pair& pair) {
 }
 
 void VerbsRail::not_taken(Pair& pair, int code) {
-  log_debug("{}: the device did not take work: {}", name_, std::strerror(code));
+  log_debug(in_log(), "the device did not take work: {}", std::strerror(code));
   pair_failed(pair, kErrno + code, false);
 }
 
@@ -159,7 +159,7 @@ std::size_t VerbsRail::read_queue(std::span<Event> events, bool& emptied) {
     const int room = static_cast<int>(std::min<std::ptrdiff_t>(end - next, kReadBatch));
     const int found = ibv_poll_cq(queue_.get(), room, completions.data());
     if (found < 0) [[unlikely]] {
-      log_error("{}: its completion queue failed", name_);
+      log_error(in_log(), "its completion queue failed");
       device_gone();
       break;
     }
@@ -260,7 +260,7 @@ Event* VerbsRail::take_failed(Pair& pair, const ibv_wc& completion, Event* next,
   event.blame = blame_for(completion.status);
   next = put(event, next, end);
   if (completion.status != IBV_WC_WR_FLUSH_ERR)
-    log_debug("{}: error completion: {}", name_, describe_error(completion.status));
+    log_debug(in_log(), "error completion: {}", describe_error(completion.status));
   pair_failed(pair, completion.status, false);  // a queue pair does not survive a failed operation
   return next;
 }

@@ -169,7 +169,7 @@ void VerbsRail::take_call(const CmMessage& message) {
     auto peer = connection_manager_.peer(message.from, name_);
     auto made = peer ? make_pair(std::move(*peer)) : Result<Pair*>(std::move(peer.error()));
     if (!made) {
-      log_warn("{}: a peer's link was not accepted: {}", name_, made.error().text());
+      log_warn(in_log(), "a peer's link was not accepted: {}", made.error().text());
       return reply(message, CmMessage::Kind::refuse, CmMessage::Reason::no_room);
     }
     own = *made;
@@ -179,7 +179,7 @@ void VerbsRail::take_call(const CmMessage& message) {
 
 void VerbsRail::answer_call(Pair& pair, const CmMessage& message) {
   if (int code = join(pair, message.end, message.from)) {
-    log_warn("{}: a peer's queue pair cannot be joined: {}", name_, std::strerror(code));
+    log_warn(in_log(), "a peer's queue pair cannot be joined: {}", std::strerror(code));
     pair_failed(pair, kErrno + code, false);
     return reply(message, CmMessage::Kind::refuse, CmMessage::Reason::no_room);
   }

@@ -34,7 +34,7 @@ void VerbsRail::look_at_device() {
 /// is known by the place of its user interface in /sys, which is empty at once. Its own stays until the end.
 void VerbsRail::look_for_device() {
   if (gone_ || !in_system_ || ::access(context_->device->dev_path, F_OK) == 0) return;
-  log_error("{}: the device has gone", name_);
+  log_error(in_log(), "the device has gone");
   device_gone();
 }
 
@@ -59,7 +59,7 @@ void VerbsRail::take_device_event(const ibv_async_event& event) {
     case IBV_EVENT_CQ_ERR:
     case IBV_EVENT_SRQ_ERR:
     case IBV_EVENT_DEVICE_FATAL:
-      log_error("{}: {}", name_,
+      log_error(in_log(), "{}",
                 event.event_type == IBV_EVENT_DEVICE_FATAL ? "the device has gone" : "a queue of the device failed");
       device_gone();
       break;

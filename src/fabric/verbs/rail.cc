@@ -44,7 +44,8 @@ Result<std::unique_ptr<Rail>> VerbsRail::open(const RailOffer& offer, const Sett
   std::unique_ptr<VerbsRail> rail(new VerbsRail);
   rail->library_ = *calls;
   rail->port_ = *static_cast<const Port*>(offer.driver_data.get());
-  rail->name_ = fmt::format("verbs {} {}", rail->port_.name(), rail->port_.gid_text);
+  rail->name_ = fmt::format("verbs {} {}", offer.label(rail->port_.name()), rail->port_.gid_text);
+  rail->set_number(offer.number);
   if (auto opened = rail->open_parts(settings); !opened) return std::move(opened.error());
   return std::unique_ptr<Rail>(std::move(rail));
 }

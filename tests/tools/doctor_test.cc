@@ -1,0 +1,269 @@
+/// `railyard doctor` on planted machines: a healthy one raises no alarm, each planted fault is found and its fix named.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "doctor_checks.hpp"
+#include "fabric/shm/layout.hpp"
+#include "json_reader.hpp"
+#include "run_command.hpp"
+
+namespace railyard::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string limits(const std::string& locked, const std::string& files) {
+  return "Limit                     Soft Limit           Hard Limit           Units     \n"
+         "Max open files            " +
+         files +
+         "                65536                files     \n"
+         "Max locked memory         " +
+         locked + "            unlimited            bytes     \n";
+}
+
+/// A host with two NICs, an RDMA device on each, and a GPU.
+class PlantedHost {
+ public:
+  PlantedHost() {
+    write("proc/self/limits", limits("unlimited", "65536"));
+    write("proc/self/status", "Name:\trailyard\nSigCgt:\t0000000000000000\n");
+    write("proc/self/environ",
+          environ_of({"PATH=/bin", "RAILYARD_RAILS=2", "NCCL_DEBUG=INFO", "NCCL_SOMETHING_NEW=1"}));
+    write("proc/mounts", "tmpfs /dev/shm tmpfs rw,size=33554432k 0 0\n");
+    write("proc/meminfo", "MemTotal: 1 kB\nHugePages_Total:       0\n");
+    write("proc/cmdline", "root=/dev/sda1 iommu=pt\n");
+    write("proc/sys/kernel/yama/ptrace_scope", "0\n");
+    write("proc/net/route",
+          "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
+          "eth0 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n"
+          "eth0 0000000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n"
+          "eth1 0001000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n");
+    write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54\n");
+    write("proc/driver/nvidia/gpus/0000:17:00.0/information", "Model: H200\n");
+    write("sys/module/nvidia_peermem/refcnt", "0\n");
+    write("sys/kernel/iommu_groups/0/type", "identity\n");
+    write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+    write("sys/fs/cgroup/cpu.max", "max 100000\n");
+    write("sys/class/net/lo/operstate", "unknown\n");
+    for (const std::string number : {"0", "1"}) {
+      write("sys/class/net/eth" + number + "/operstate", "up\n");
+      write("sys/class/net/eth" + number + "/mtu", "9000\n");
+      write("sys/class/net/eth" + number + "/speed", "400000\n");
+      const std::string port = "sys/class/infiniband/mlx5_" + number + "/ports/1/";
+      write(port + "state", "4: ACTIVE\n");
+      write(port + "link_layer", "Ethernet\n");
+      write(port + "gids/0", "fe80:0000:0000:0000:0202:c9ff:fe00:0001\n");
+      write(port + "gids/3", "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
+      write(port + "gids/4", "0000:0000:0000:0000:0000:0000:0000:0000\n");
+      write(port + "gid_attrs/types/0", "IB/RoCE v1\n");
+      write(port + "gid_attrs/types/3", "RoCE v2\n");
+      write("sys/devices/system/cpu/cpu" + number + "/cpufreq/scaling_governor", "performance\n");
+      write("sys/devices/system/cpu/cpu" + number + "/cpufreq/scaling_driver", "acpi-cpufreq\n");
+    }
+    std::filesystem::create_directories(folder_.file("dev/shm"));
+  }
+
+  static std::string environ_of(const std::vector<std::string>& variables) {
+    std::string all;
+    for (const std::string& one : variables) all += one + '\0';
+    return all;
+  }
+  void write(const std::string& name, const std::string& content) const {
+    const std::filesystem::path path = folder_.file(name);
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << content;
+  }
+  void remove(const std::string& name) const { std::filesystem::remove_all(folder_.file(name)); }
+  void plant_shared_memory_of(int process) const {
+    std::string object(sizeof(fabric::shm::ObjectHeader), '\0');
+    const std::uint64_t magic = fabric::shm::kMagic;
+    const std::int32_t pid = process;
+    std::memcpy(object.data() + offsetof(fabric::shm::ObjectHeader, magic), &magic, sizeof magic);
+    std::memcpy(object.data() + offsetof(fabric::shm::ObjectHeader, pid), &pid, sizeof pid);
+    write("dev/shm/railyard-left", object);
+  }
+  std::string root() const { return folder_.file(""); }
+
+ private:
+  ScratchFolder folder_;
+};
+
+Outcome doctor(const PlantedHost& host, std::vector<std::string> more = {}) {
+  std::vector<std::string> words{"doctor", "--root", host.root(), "--json", "-"};
+  words.insert(words.end(), more.begin(), more.end());
+  return railyard_command(words);
+}
+
+TEST(Doctor, RaisesNoAlarmOnAHealthyMachine) {
+  const PlantedHost host;
+  const Outcome outcome = doctor(host, {"--strict"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output << outcome.errors;
+  const auto json = JsonReader::read(outcome.output);
+  ASSERT_TRUE(json) << outcome.output;
+  EXPECT_TRUE((*json)["healthy"].flag());
+  EXPECT_GE((*json)["findings"].array().size(), 15U);
+  for (const Json& finding : (*json)["findings"].array())
+    EXPECT_TRUE(finding["verdict"].text() == "ok") << finding["check"].text() << ": " << finding["found"].text();
+}
+
+TEST(Doctor, RaisesNoAlarmOnAMachineWithoutDevices) {
+  const PlantedHost host;
+  for (const char* gone : {"sys/class/infiniband", "proc/driver", "sys/module", "sys/devices", "proc/sys"})
+    host.remove(gone);
+  host.write("proc/self/limits", limits("65536", "1024"));
+  host.write("proc/cmdline", "quiet\n");
+  const Outcome outcome = doctor(host, {"--strict"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+}
+
+struct Fault {
+  const char* name;
+  void (*plant)(const PlantedHost& host);
+  const char* check;
+  const char* verdict;
+  const char* found;
+  const char* fix;
+};
+
+class DoctorFinds : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(DoctorFinds, ThePlantedFaultAndItsFix) {
+  const Fault& fault = GetParam();
+  const PlantedHost host;
+  fault.plant(host);
+  const Outcome outcome = doctor(host);
+  EXPECT_EQ(outcome.exit_code, std::string(fault.verdict) == "fail" ? 1 : 0) << outcome.output;
+  EXPECT_EQ(doctor(host, {"--strict"}).exit_code, 1);
+  const auto json = JsonReader::read(outcome.output);
+  ASSERT_TRUE(json) << outcome.output << outcome.errors;
+  int alarms = 0;
+  for (const Json& finding : (*json)["findings"].array()) {
+    if (finding["verdict"].text() == "ok" || finding["verdict"].text() == "not_applicable") continue;
+    ++alarms;
+    EXPECT_EQ(finding["check"].text(), fault.check);
+    EXPECT_EQ(finding["verdict"].text(), fault.verdict);
+    EXPECT_THAT(finding["found"].text(), HasSubstr(fault.found));
+    EXPECT_THAT(finding["fix"].text(), HasSubstr(fault.fix));
+    EXPECT_FALSE(finding["meaning"].text().empty());
+  }
+  EXPECT_EQ(alarms, 1) << outcome.output;
+}
+
+using Host = PlantedHost;
+INSTANTIATE_TEST_SUITE_P(
+    Faults, DoctorFinds,
+    ::testing::Values(
+        Fault{"Memlock", [](const Host& h) { h.write("proc/self/limits", limits("65536", "65536")); }, "memlock",
+              "fail", "64 KiB", "ulimit -l unlimited"},
+        Fault{"OpenFiles", [](const Host& h) { h.write("proc/self/limits", limits("unlimited", "256")); }, "open-files",
+              "warn", "256", "ulimit -n"},
+        Fault{"ShmSize",
+              [](const Host& h) { h.write("proc/mounts", "shm /dev/shm tmpfs rw,nosuid,size=65536k 0 0\n"); },
+              "shm-size", "warn", "64 MiB", "--shm-size"},
+        Fault{"ShmMissing", [](const Host& h) { h.write("proc/mounts", "proc /proc proc rw 0 0\n"); }, "shm-size",
+              "fail", "not mounted", "mount -t tmpfs"},
+        Fault{"ShmLeftovers", [](const Host& h) { h.plant_shared_memory_of(4242); }, "shm-leftovers", "warn",
+              "railyard-left", "rm /dev/shm/railyard-left"},
+        Fault{"Hugepages",
+              [](const Host& h) { h.write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n"); },
+              "hugepages", "warn", "[never]", "echo madvise"},
+        Fault{"Peermem", [](const Host& h) { h.remove("sys/module/nvidia_peermem"); }, "gpu-rdma", "warn",
+              "neither nvidia_peermem", "modprobe nvidia_peermem"},
+        Fault{"GidTable",
+              [](const Host& h) { h.write("sys/class/infiniband/mlx5_1/ports/1/gid_attrs/types/3", "IB/RoCE v1\n"); },
+              "roce-gid", "fail", "mlx5_1 port 1 has 0", "IP address"},
+        Fault{"GidIndex",
+              [](const Host& h) {
+                h.write("proc/self/environ", Host::environ_of({"RAILYARD_GID_INDEX=0"}));
+                h.remove("sys/class/infiniband/mlx5_1");
+              },
+              "roce-gid", "fail", "RAILYARD_GID_INDEX=0", "RAILYARD_GID_INDEX unset"},
+        Fault{"PortDown", [](const Host& h) { h.write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n"); },
+              "rdma-port", "warn", "mlx5_0 port 1 is 1: DOWN", "ibstat"},
+        Fault{"Mtu", [](const Host& h) { h.write("sys/class/net/eth1/mtu", "1500\n"); }, "mtu", "warn", "1500 on eth1",
+              "ip link set eth1 mtu 9000"},
+        Fault{"Routes",
+              [](const Host& h) {
+                h.write("proc/net/route",
+                        "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
+                        "eth0 0000000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n"
+                        "eth1 0000000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n");
+              },
+              "routes", "warn", "eth0, eth1 share a subnet", "arp_ignore=1"},
+        Fault{"Iommu", [](const Host& h) { h.write("proc/cmdline", "root=/dev/sda1 intel_iommu=on\n"); }, "iommu",
+              "warn", "translates", "iommu=pt"},
+        Fault{"Governor",
+              [](const Host& h) { h.write("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave\n"); },
+              "cpu-governor", "warn", "powersave", "performance"},
+        Fault{"CpuLimit", [](const Host& h) { h.write("sys/fs/cgroup/cpu.max", "50000 100000\n"); }, "cpu-limit",
+              "warn", "0.5 processors", "limits.cpu"},
+        Fault{"PtraceScope", [](const Host& h) { h.write("proc/sys/kernel/yama/ptrace_scope", "1\n"); }, "ptrace-scope",
+              "warn", "1", "ptrace_scope=0"},
+        Fault{"Signals",
+              [](const Host& h) { h.write("proc/self/status", "Name:\trailyard\nSigCgt:\t0000000000000400\n"); },
+              "signals", "warn", "SIGSEGV", "LD_PRELOAD"},
+        Fault{"MisspeltVariable",
+              [](const Host& h) { h.write("proc/self/environ", Host::environ_of({"RAILYARD_INTERFACE=eth0"})); },
+              "variables", "warn", "RAILYARD_INTERFACE", "RAILYARD_INTERFACES instead"},
+        Fault{"WrongValue",
+              [](const Host& h) { h.write("proc/self/environ", Host::environ_of({"RAILYARD_RAILS=many"})); },
+              "variables", "fail", "many", "railyard info --settings"},
+        Fault{"MisspeltNccl",
+              [](const Host& h) { h.write("proc/self/environ", Host::environ_of({"NCCL_SOCKET_IFNAMES=eth0"})); },
+              "nccl-variables", "warn", "NCCL_SOCKET_IFNAMES", "NCCL_SOCKET_IFNAME instead"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Doctor, KeptApartSubnetsAreNoFault) {
+  const PlantedHost host;
+  host.write("proc/net/route",
+             "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
+             "eth0 0000000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n"
+             "eth1 0000000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n");
+  host.write("proc/sys/net/ipv4/conf/all/arp_ignore", "1\n");
+  host.write("proc/sys/net/ipv4/conf/all/arp_announce", "2\n");
+  EXPECT_EQ(doctor(host, {"--strict"}).exit_code, 0);
+}
+
+TEST(Doctor, SharedMemoryOfALivingProcessIsNoLeftover) {
+  const PlantedHost host;
+  host.plant_shared_memory_of(4242);
+  host.write("proc/4242/status", "Name:\tx\n");
+  EXPECT_EQ(doctor(host, {"--strict"}).exit_code, 0);
+}
+
+TEST(Doctor, FindsNoFailureHere) {
+  const Outcome outcome = railyard_command({"doctor", "--all"}, on_loopback());
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output << outcome.errors;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("tcp lo"), HasSubstr("0 failures"), HasSubstr("memlock")));
+}
+
+TEST(Doctor, TellsAPeerThatAnswersFromOneThatDoesNot) {
+  EXPECT_EQ(tool::check_peer("127.0.0.1", 2000).verdict, tool::Verdict::ok);
+  const auto nobody = tool::check_peer("127.0.0.1:1", 2000);
+  EXPECT_EQ(nobody.verdict, tool::Verdict::fail);
+  EXPECT_THAT(nobody.found, HasSubstr("nobody listens"));
+  const auto unknown = tool::check_peer("no-such-host.invalid", 2000);
+  EXPECT_EQ(unknown.verdict, tool::Verdict::fail);
+  EXPECT_EQ(tool::check_peer("[::1]:1", 2000).verdict, tool::Verdict::fail);
+}
+
+TEST(Doctor, RanksOfAWorldConnectToEachOther) {
+  const Outcome outcome = railyard_command({"launch", "-n", "2", "--", RAILYARD_COMMAND, "doctor"}, on_loopback());
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output << outcome.errors;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("rank 0: ok    peer            rank 1: "),
+                                    HasSubstr("rank 1: ok    peer            rank 0: ")));
+}
+
+TEST(Doctor, RefusesWhatItCannotRead) {
+  EXPECT_EQ(railyard_command({"doctor", "--root", "/nonexistent"}).exit_code, 3);
+  EXPECT_EQ(railyard_command({"doctor", "--pid", "0"}).exit_code, 2);
+  EXPECT_EQ(railyard_command({"doctor", "--json", "/nonexistent/x"}).exit_code, 3);
+}
+
+}  // namespace
+}  // namespace railyard::testing
