@@ -14,12 +14,12 @@ namespace railyard::tool {
 
 namespace {
 
-using topology::PciPlace;
+using topology::PciLocation;
 
 /// Below a root port there is a switch where a device has two more ports above it: the switch's own.
-std::string switch_of(const PciPlace& place) { return place.bridges.size() >= 3 ? place.bridges[1] : ""; }
+std::string switch_of(const PciLocation& place) { return place.bridges.size() >= 3 ? place.bridges[1] : ""; }
 
-TopoGroup& group_for(TopoTree& tree, const PciPlace& place) {
+TopoGroup& group_for(TopoTree& tree, const PciLocation& place) {
   auto node = std::ranges::find_if(tree.nodes, [&](const TopoNode& one) { return one.numa == place.numa; });
   if (node == tree.nodes.end()) node = tree.nodes.insert(node, {place.numa, place.socket, {}});
   const std::string pci_switch = switch_of(place);
