@@ -79,7 +79,8 @@ async def _barrier_async(self, timeout=None):
 
 async def _wait_async(self, completion=Completion.remote, timeout=None):
     """`wait` for asyncio; `await ticket` is short for it."""
-    return await _aio.wait(self.window, lambda part: self.wait(completion, part), timeout)
+    if self.window is not None:
+        await _aio.wait(self.window, lambda part: self.wait(completion, part), timeout)
 
 
 async def _result_async(self, timeout=None):

@@ -53,8 +53,9 @@ class Closable {
   virtual ~Closable() = default;
   Closable(const Closable&) = delete;
   Closable& operator=(const Closable&) = delete;
-  bool closed() const noexcept { return closed_; }
-  bool in_use() const noexcept { return calls_ > 0; }
+  // Not noexcept: pybind11 would not see them in the classes below.
+  bool closed() const { return closed_; }
+  bool in_use() const { return calls_ > 0; }
   bool inherited() const noexcept { return generation_ != fork_generation(); }
   /// Raises railyard.ClosedError unless calls may be made.
   void check(const char* call) const {

@@ -10,21 +10,26 @@ namespace {
 /// Beyond every window where it is negative: the library says so, with the call's name.
 std::size_t to_offset(py::ssize_t offset) { return static_cast<std::size_t>(offset); }
 
+/// Most operations on the same host are complete when their call returns. They share one ticket, which costs nothing.
+py::object hand_out(const std::shared_ptr<PyWindow>& self, Ticket ticket, Buffer&& buffer = {}) {
+  if (ticket.number == 0) return complete_ticket();
+  return py::cast(PyTicket{self, ticket, self->keep(ticket, std::move(buffer))});
+}
+
 /// Submits an operation with memory of the caller's, which is held until the library is done with it.
 template <typename Operation>
-PyTicket submit(const std::shared_ptr<PyWindow>& self, const char* name, py::handle memory, Access access,
-                Operation&& operation) {
+py::object submit(const std::shared_ptr<PyWindow>& self, const char* name, py::handle memory, Access access,
+                  Operation&& operation) {
   const Call call(*self, name);
   Buffer buffer(memory, access);
   auto submitted = without_gil([&] { return operation(self->window(), buffer); });
-  const Ticket ticket = take(std::move(submitted));
-  return {self, ticket, self->keep(ticket, std::move(buffer))};
+  return hand_out(self, take(std::move(submitted)), std::move(buffer));
 }
 
 template <typename Operation>
-PyTicket submit_without_memory(const std::shared_ptr<PyWindow>& self, const char* name, Operation&& operation) {
+py::object submit_without_memory(const std::shared_ptr<PyWindow>& self, const char* name, Operation&& operation) {
   const Call call(*self, name);
-  return {self, take(without_gil([&] { return operation(self->window()); })), nullptr};
+  return hand_out(self, take(without_gil([&] { return operation(self->window()); })));
 }
 
 /// An integer of `width` bytes, with or without a sign.
@@ -49,8 +54,8 @@ void check_width(std::size_t width) {
   if (width != 4 && width != 8) throw py::value_error("an atomic's word has 4 or 8 bytes");
 }
 
-PyTicket put_value(const std::shared_ptr<PyWindow>& self, int rank, py::ssize_t offset, py::handle value,
-                   std::size_t bytes) {
+py::object put_value(const std::shared_ptr<PyWindow>& self, int rank, py::ssize_t offset, py::handle value,
+                     std::size_t bytes) {
   std::uint64_t word = 0;
   if (bytes == 0 || bytes > sizeof(word)) throw py::value_error("a value has 1 to 8 bytes");
   if (PyFloat_Check(value.ptr())) {

@@ -110,17 +110,23 @@ void PyWindow::keep(std::shared_ptr<Pending> pending) {
   if (pending_.size() >= sweep_at_) sweep();
 }
 
+py::object complete_ticket() {
+  // Never freed: it may be handed out until the interpreter ends.
+  static PyObject* const ticket = py::cast(PyTicket{}).release().ptr();
+  return py::reinterpret_borrow<py::object>(ticket);
+}
+
 bool PyTicket::test(Completion completion) {
+  if (window == nullptr) return true;
   const Call call(*window, "test");
-  if (ticket.number == 0) return true;
   const bool done = take(without_gil([&] { return window->window().test(ticket, completion); }));
   if (done) over();
   return done;
 }
 
 void PyTicket::wait(Completion completion, Timeout timeout) {
+  if (window == nullptr) return;
   const Call call(*window, "wait");
-  if (ticket.number == 0) return;
   take(wait_in_parts(timeout, window->timeout_ms(),
                      [&](Deadline deadline) { return window->window().wait(ticket, completion, deadline); }));
   over();
@@ -196,7 +202,8 @@ void bind_tickets(py::module_& module) {
           py::arg("completion") = Completion::remote, py::arg("timeout") = py::none(),
           "Waits until the operation is complete. `await ticket` does the same in asyncio.")
       .def_property_readonly(
-          "window", [](const PyTicket& self) { return self.window; }, "The window whose operation it is.")
+          "window", [](const PyTicket& self) { return self.window; },
+          "The window whose operation it is; None for one that was complete when its call returned.")
       .def_property_readonly(
           "peer", [](const PyTicket& self) { return self.ticket.peer; },
           "The target's rank; -1 for an operation that was complete when its call returned.");
@@ -368,6 +375,7 @@ void bind_window(py::module_& module) {
       .def_property_readonly(
           "world", [](PyWindow& self) { return self.world().shared_from_this(); }, "The window's world.")
       .def_property_readonly("closed", &PyWindow::closed, "Whether the window is closed.")
+      .def_property_readonly("_in_use", &PyWindow::in_use)
       .def_property_readonly("_pending", &PyWindow::pending)
       .def(
           "close", [](PyWindow& self, py::handle timeout) { self.close(Timeout(timeout)); },

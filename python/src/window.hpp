@@ -60,7 +60,7 @@ class PyWindow : public Closable, public std::enable_shared_from_this<PyWindow> 
 
 /// One operation. Keeps its window, and with it the operation's memory.
 struct PyTicket {
-  std::shared_ptr<PyWindow> window;
+  std::shared_ptr<PyWindow> window;  ///< null: it was complete when its call returned
   Ticket ticket;
   std::shared_ptr<Pending> pending;
 
@@ -77,6 +77,9 @@ struct PyFetch : PyTicket {
   bool is_signed = false;
   py::int_ result(Timeout timeout);
 };
+
+/// The one ticket of every operation that was complete when its call returned.
+py::object complete_ticket();
 
 void bind_operations(py::class_<PyWindow, std::shared_ptr<PyWindow>>& type);
 
