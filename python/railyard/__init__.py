@@ -59,12 +59,14 @@ def _array(self, dtype="uint8", shape=None, offset=0):
 
 async def _wait_signal_async(self, index, value=1, comparison=Comparison.greater_equal, timeout=None, from_rank=-1):
     """`wait_signal` for asyncio: the loop sleeps on the world's descriptor."""
-    return await _aio.wait(self, lambda part: self.wait_signal(index, value, comparison, part, from_rank), timeout)
+    return await _aio.wait(self, lambda part: self.wait_signal(index, value, comparison, part, from_rank), timeout,
+                           _aio.signal_peek(self, index, value, comparison))
 
 
 async def _wait_counter_async(self, index, value=1, timeout=None):
     """`wait_counter` for asyncio."""
-    return await _aio.wait(self, lambda part: self.wait_counter(index, value, part), timeout)
+    return await _aio.wait(self, lambda part: self.wait_counter(index, value, part), timeout,
+                           _aio.counter_peek(self, index, value))
 
 
 async def _quiet_async(self, rank=None, timeout=None):
@@ -80,12 +82,14 @@ async def _barrier_async(self, timeout=None):
 async def _wait_async(self, completion=Completion.remote, timeout=None):
     """`wait` for asyncio; `await ticket` is short for it."""
     if self.window is not None:
-        await _aio.wait(self.window, lambda part: self.wait(completion, part), timeout)
+        await _aio.wait(self.window, lambda part: self.wait(completion, part), timeout,
+                        _aio.ticket_peek(self, completion))
 
 
 async def _result_async(self, timeout=None):
     """`result` for asyncio."""
-    return await _aio.wait(self.window, lambda part: self.result(part), timeout)
+    return await _aio.wait(self.window, lambda part: self.result(part), timeout,
+                           _aio.ticket_peek(self, Completion.remote))
 
 
 async def _request_wait_async(self, timeout=None):

@@ -5,6 +5,7 @@ waited for whenever the descriptor says that something happened.
 """
 import asyncio
 import math
+import operator
 import weakref
 
 from . import _errors
@@ -13,6 +14,14 @@ from . import _errors
 _ASK_AFTER_S = 1.0
 _ASK_FOR_S = 1.3
 _ASK_EVERY_S = 5.0
+
+# Of a wait that cannot be looked at without disturbing the sleep: it looks again so often, whatever the descriptor says.
+_LOOK_EVERY_S = 0.01
+
+_COMPARE = {
+    "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le,
+    "greater": operator.gt, "greater_equal": operator.ge,
+}
 
 _watches = weakref.WeakKeyDictionary()  # world -> {loop: Watch}
 
@@ -32,16 +41,19 @@ class _Watch:
         self._world = weakref.ref(world)
         self._loop = loop
         self._descriptor = world.descriptor()
-        self._waits = {}  # future -> look: returns (True, value) or (False, None), or raises
+        # future -> (look, peek). look: returns (True, value) or (False, None), or raises; makes progress. peek: whether
+        # there is something to see; does not disturb the sleep. None: there is no such way.
+        self._waits = {}
         self._reading = False
+        self._timer = None
 
-    async def until(self, look, ask, timeout):
+    async def until(self, look, peek, ask, timeout):
         """The value of `look` once it has one. `ask` blocks for about a second in a thread: see _ASK_AFTER_S."""
         done, value = look()
         if done:
             return value
         future = self._loop.create_future()
-        self._waits[future] = look
+        self._waits[future] = look, peek
         asking = self._loop.create_task(self._ask(ask)) if ask else None
         try:
             self._pump()
@@ -69,6 +81,9 @@ class _Watch:
             await asyncio.sleep(_ASK_EVERY_S)
 
     def _sleep(self, wanted):
+        if self._timer and not wanted:
+            self._timer.cancel()
+            self._timer = None
         if wanted == self._reading:
             return
         self._reading = wanted
@@ -78,7 +93,7 @@ class _Watch:
             self._loop.remove_reader(self._descriptor)
 
     def _look(self):
-        for future, look in list(self._waits.items()):
+        for future, (look, _) in list(self._waits.items()):
             if future.done():
                 self._waits.pop(future, None)
                 continue
@@ -91,6 +106,21 @@ class _Watch:
             if done:
                 self._waits.pop(future, None)
                 future.set_result(value)
+
+    def _peek(self):
+        """Whether something came between the look and the arming: it makes no descriptor readable."""
+        blind = False
+        for future, (_, peek) in self._waits.items():
+            if future.done() or (peek and peek()):
+                return True
+            blind = blind or peek is None
+        if blind and not self._timer:
+            self._timer = self._loop.call_later(_LOOK_EVERY_S, self._again)
+        return False
+
+    def _again(self):
+        self._timer = None
+        self._pump()
 
     def _pump(self):
         world = self._world()
@@ -106,10 +136,8 @@ class _Watch:
         self._look()
         if not self._waits:
             self._sleep(False)
-        elif world.arm():
+        elif world.arm() and not self._peek():
             self._sleep(True)
-            # What came between the look and the arming makes no descriptor readable.
-            self._look()
         else:
             # There is more to do: after others in this loop have had their turn.
             self._sleep(False)
@@ -122,7 +150,26 @@ def _limit(world, timeout):
     return next(int(one["value"]) for one in world.settings.list() if one["name"] == "RAILYARD_TIMEOUT_MS") / 1000
 
 
-async def wait(window, call, timeout):
+def signal_peek(window, index, value, comparison):
+    compare = _COMPARE[comparison.name]
+    return lambda: window.closed or compare(window.read_signal(index), value)
+
+
+def counter_peek(window, index, value):
+    return lambda: window.closed or window.read_counter(index) >= value
+
+
+def ticket_peek(ticket, completion):
+    def peek():
+        try:
+            return ticket.test(completion)
+        except _errors.Error:
+            return True
+
+    return peek
+
+
+async def wait(window, call, timeout, peek=None):
     """Waits in asyncio for what `call(timeout)` waits for in a thread."""
 
     def look():
@@ -133,7 +180,7 @@ async def wait(window, call, timeout):
 
     limit = _limit(window.world, timeout)
     try:
-        return await _watch(window.world).until(look, call, limit)
+        return await _watch(window.world).until(look, peek, call, limit)
     except asyncio.TimeoutError:
         call(0)  # raises, with the library's words
         return None

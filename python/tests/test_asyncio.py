@@ -51,6 +51,48 @@ class Loop(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout)
             self.assertEqual(done.stdout.count("played"), 2, done.stdout)
 
+    def test_a_signal_stored_by_a_process_of_this_host_wakes_the_loop(self):
+        done = run_program("""
+            import asyncio, time, railyard
+            railyard._aio._ASK_AFTER_S = 1e9  # nobody but the loop sleeps
+            with railyard.World() as world, railyard.Window.allocate(world, 64) as window:
+                if world.rank == 1:
+                    asyncio.run(window.wait_signal_async(0))
+                    window.signal(0)
+                else:
+                    while world.statistics()["direct_wakes"] == 0:
+                        time.sleep(0.02)  # asleep by now, or in a later round
+                        window.signal(1, 1)
+                    window.signal(1, 0)
+                    window.wait_signal(0)
+                    print("woken")
+            """, 2)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("woken", done.stdout)
+
+    def test_an_idle_loop_sleeps(self):
+        """Counted in passes, not in time: one that polls makes thousands."""
+        done = run_program("""
+            import asyncio, railyard, railyard._aio as aio
+            passes = 0
+            def counted(self, pump=aio._Watch._pump):
+                global passes
+                passes += 1
+                pump(self)
+            aio._Watch._pump = counted
+            async def main(window):
+                waiting = asyncio.create_task(window.wait_signal_async(0))
+                await asyncio.sleep(0.5)
+                window.signal(0)
+                await waiting
+            with railyard.World() as world, railyard.Window.allocate(world, 64) as window:
+                asyncio.run(main(window))
+                assert passes < 1000, passes
+                print("slept")
+            """, 1)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("slept", done.stdout)
+
     def test_other_tasks_run_meanwhile(self):
         async def main(window):
             ticks = 0
