@@ -4,6 +4,7 @@
     railyard launch -n 2 -- python3 -m railyard.bench put --bytes 1M
 """
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -55,12 +56,11 @@ class _Pair:
                 window.fetch_atomic(1, 0, railyard.AtomicOp.add, 1)
         else:
             operation = window.put if self.test == "put" else window.get
-            tickets = [None] * slots
-            for number in range(count):
-                slot = number % slots
-                if tickets[slot] is not None:
-                    tickets[slot].wait()
-                tickets[slot] = operation(1, slot * size, views[slot])
+            places = [(slot, slot * size, views[slot]) for slot in range(slots)]
+            tickets = [operation(1, offset, view) for _, offset, view in places]
+            for slot, offset, view in itertools.islice(itertools.cycle(places), count - slots):
+                tickets[slot].wait()
+                tickets[slot] = operation(1, offset, view)
             window.quiet(1)
         seconds = time.perf_counter() - began
         window.signal(1, _OVER)

@@ -98,7 +98,11 @@ class Processes(unittest.TestCase):
 
     def test_a_daemon_thread_is_inside_when_the_interpreter_ends(self):
         said = self.ends("""
-            import threading, railyard
+            import threading, time, railyard
+            class Late:  # keeps the interpreter in its last steps, while the threads come back from their waits
+                def __del__(self, sleep=time.sleep):
+                    sleep(1)
+            late = Late()
             world = railyard.World()
             window = railyard.Window.allocate(world, 64)
             for i in range(4):
@@ -159,6 +163,21 @@ class Processes(unittest.TestCase):
                 assert isinstance(error, ConnectionError) and error.peer == 1 and error.operation == "wait_signal"
                 print("rank 1 is named:", error)
             """, 2, 137, "rank 1 is named")
+
+    def test_a_block_that_raises_waits_for_nobody(self):
+        self.ends("""
+            import railyard
+            try:
+                with railyard.World() as world, railyard.Window.allocate(world, 64) as window:
+                    window.barrier()
+                    if world.rank == 0:
+                        raise KeyError("mine")
+                    window.wait_signal(0, from_rank=0)  # is not in close
+            except KeyError:
+                print("raised")
+            except railyard.PeerLostError as error:
+                print("lost", error.peer)
+            """, 2, 0, "raised", {"RAILYARD_TIMEOUT_MS": "3000"})
 
     def test_control_c_ends_a_wait(self):
         self.ends("""
