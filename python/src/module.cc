@@ -13,4 +13,5 @@ PYBIND11_MODULE(_railyard, module) {
   railyard::python::bind_world(module);
   railyard::python::bind_window(module);
   railyard::python::bind_channel(module);
+  railyard::python::shorten_calls(module.attr("Window"), module.attr("Ticket"));
 }

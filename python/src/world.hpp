@@ -60,6 +60,8 @@ class PyWorld : public Closable, public std::enable_shared_from_this<PyWorld> {
 void bind_world(py::module_& module);
 void bind_window(py::module_& module);
 void bind_channel(py::module_& module);
+/// Puts the short ways of fast.cc in front of the calls of a bound module.
+void shorten_calls(py::handle window, py::handle ticket);
 py::dict to_dict(const WorldStatistics& statistics);
 
 }  // namespace railyard::python

@@ -96,6 +96,15 @@ class Processes(unittest.TestCase):
                     """, 2, 0, "at the end", settings)
                 self.assertNotIn("rror", said)
 
+    def test_what_is_open_is_closed_before_the_interpreter_ends(self):
+        self.ends("""
+            import atexit
+            atexit.register(lambda: print("closed:", world.closed))  # runs after railyard's, which comes later
+            import ctypes, railyard
+            world = railyard.World()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(world))  # nobody would ever free it
+            """, 1, 0, "closed: True")
+
     def test_a_daemon_thread_is_inside_when_the_interpreter_ends(self):
         said = self.ends("""
             import threading, time, railyard
