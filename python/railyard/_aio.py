@@ -182,8 +182,11 @@ async def wait(window, call, timeout, peek=None):
     try:
         return await _watch(window.world).until(look, peek, call, limit)
     except asyncio.TimeoutError:
-        call(0)  # raises, with the library's words
-        return None
+        try:
+            return call(0)
+        except _errors.TimeoutError as error:  # with the library's words
+            raise _errors.TimeoutError(error.status, f"{error.message} (the end of {limit} s)", error.peer, error.rail,
+                                       error.operation, error.sequence) from None
 
 
 async def in_thread(call, timeout):
