@@ -1,12 +1,13 @@
 """Every example runs as its first lines say. The dead rail needs the lab of network namespaces, and so root."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import unittest
 
-from support import ROOT, command, launch
+from support import ROOT, command, launch, run_program
 
 EXAMPLES = pathlib.Path(os.environ.get("TEST_EXAMPLES", ROOT / "python" / "examples"))
 LAB = ROOT / "tests" / "lab" / "rails"
@@ -28,6 +29,16 @@ class Examples(unittest.TestCase):
 
     def test_all_to_all(self):
         self.run_example("all_to_all.py", 4, "rank 3: 20 rounds with 4 ranks")
+
+    def test_the_quick_start_of_the_page(self):
+        page = ROOT / "docs" / "python.md"
+        if not page.exists():
+            self.skipTest("the page is part of the source tree")
+        text = re.search(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL).group(1)
+        done = run_program(text, 2)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("[0 1 2 3 4 5 6 7]", done.stdout)
+        self.assertIn("[1 2 3 4 5 6 7 8]", done.stdout)
 
     def test_training(self):
         self.run_example("training.py", 2, "parameters exact", "--steps", "30")
