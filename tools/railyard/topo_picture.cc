@@ -42,7 +42,7 @@ struct Box {
 struct Placed {
   std::vector<Box> nodes;
   std::vector<std::vector<Box>> groups;  ///< by node
-  std::vector<Box> gpus;                 ///< by place in the table
+  std::vector<Box> gpus;                 ///< by index in the table
   std::vector<Box> nics;
   double width = 0;
   double height = 0;
@@ -178,7 +178,7 @@ std::string topo_picture(const TopoTree& tree) {
     draw_device(svg, placed.gpus[i], kGpuColour, fmt::format("GPU {}", i), tree.table.gpus[i].address.text());
   for (std::size_t i = 0; i < tree.table.nics.size(); ++i) {
     const topology::Nic& nic = tree.table.nics[i];
-    const std::string where = nic.place.function();
+    const std::string where = nic.location.function();
     draw_device(svg, placed.nics[i], served_by(tree, i).empty() ? kSpareColour : kNicColour, shortened(nic.name, 14),
                 where.empty() ? nic.provider : where);
   }

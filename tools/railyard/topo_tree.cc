@@ -17,15 +17,15 @@ namespace {
 using topology::PciLocation;
 
 /// Below a root port there is a switch where a device has two more ports above it: the switch's own.
-std::string switch_of(const PciLocation& place) { return place.bridges.size() >= 3 ? place.bridges[1] : ""; }
+std::string switch_of(const PciLocation& location) { return location.bridges.size() >= 3 ? location.bridges[1] : ""; }
 
-TopoGroup& group_for(TopoTree& tree, const PciLocation& place) {
-  auto node = std::ranges::find_if(tree.nodes, [&](const TopoNode& one) { return one.numa == place.numa; });
-  if (node == tree.nodes.end()) node = tree.nodes.insert(node, {place.numa, place.socket, {}});
-  const std::string pci_switch = switch_of(place);
+TopoGroup& group_for(TopoTree& tree, const PciLocation& location) {
+  auto node = std::ranges::find_if(tree.nodes, [&](const TopoNode& one) { return one.numa == location.numa; });
+  if (node == tree.nodes.end()) node = tree.nodes.insert(node, {location.numa, location.socket, {}});
+  const std::string pci_switch = switch_of(location);
   auto group = std::ranges::find_if(
-      node->groups, [&](const TopoGroup& one) { return one.bridge == place.root && one.pci_switch == pci_switch; });
-  if (group == node->groups.end()) group = node->groups.insert(group, {place.root, pci_switch, {}, {}});
+      node->groups, [&](const TopoGroup& one) { return one.bridge == location.root && one.pci_switch == pci_switch; });
+  if (group == node->groups.end()) group = node->groups.insert(group, {location.root, pci_switch, {}, {}});
   return *group;
 }
 
@@ -51,7 +51,7 @@ std::string gpu_text(const TopoTree& tree, std::size_t index) {
 std::string nic_text(const TopoTree& tree, std::size_t index) {
   const topology::Nic& nic = tree.table.nics[index];
   std::string text = fmt::format("NIC {}", nic.name);
-  if (const std::string function = nic.place.function(); !function.empty()) text += "  " + function;
+  if (const std::string function = nic.location.function(); !function.empty()) text += "  " + function;
   if (nic.rate > 0) text += fmt::format("  {} Gb/s", readable_number(nic.rate * 8e-9));
   const auto served = served_by(tree, index);
   if (!served.empty()) text += fmt::format("  -> GPU {}", fmt::join(served, ", "));
@@ -64,9 +64,11 @@ std::string nic_text(const TopoTree& tree, std::size_t index) {
 TopoTree make_topo_tree(topology::GpuTable table) {
   TopoTree tree;
   tree.table = std::move(table);
-  for (std::size_t i = 0; i < tree.table.gpus.size(); ++i) group_for(tree, tree.table.gpus[i].place).gpus.push_back(i);
-  for (std::size_t i = 0; i < tree.table.nics.size(); ++i) group_for(tree, tree.table.nics[i].place).nics.push_back(i);
-  // What nobody knows the place of comes last.
+  for (std::size_t i = 0; i < tree.table.gpus.size(); ++i)
+    group_for(tree, tree.table.gpus[i].location).gpus.push_back(i);
+  for (std::size_t i = 0; i < tree.table.nics.size(); ++i)
+    group_for(tree, tree.table.nics[i].location).nics.push_back(i);
+  // What nobody knows the location of comes last.
   std::ranges::stable_sort(tree.nodes, {}, [](const TopoNode& node) { return static_cast<unsigned>(node.numa); });
   for (TopoNode& node : tree.nodes)
     std::ranges::stable_sort(node.groups, [](const TopoGroup& a, const TopoGroup& b) {
@@ -128,10 +130,10 @@ std::string topo_json(const TopoTree& tree) {
     json.begin_object()
         .field("name", std::string_view(nic.name))
         .field("provider", std::string_view(nic.provider))
-        .field("pci", std::string_view(nic.place.function()))
-        .field("numa", nic.place.numa)
-        .field("bridge", std::string_view(nic.place.root))
-        .field("switch", std::string_view(switch_of(nic.place)))
+        .field("pci", std::string_view(nic.location.function()))
+        .field("numa", nic.location.numa)
+        .field("bridge", std::string_view(nic.location.root))
+        .field("switch", std::string_view(switch_of(nic.location)))
         .field("line_rate_bytes_per_second", nic.rate);
     json.key("serves").begin_array();
     for (const std::size_t gpu : served_by(tree, i)) json.value(std::uint64_t{gpu});
