@@ -107,6 +107,9 @@ class Window {
   Result<void> close(Deadline deadline = {});
 
   std::span<std::byte> local() const noexcept;
+  /// Memory that the window allocated stays mapped as long as this is held, beyond `close` too; no peer reaches it
+  /// then. For bindings whose users hold views of it.
+  std::shared_ptr<const void> keep_local() const noexcept;
   std::size_t bytes(int rank) const noexcept;
   std::size_t signals(int rank) const noexcept;
 

@@ -93,8 +93,8 @@ class World {
   ///     do world.progress(); while (!world.arm());
   ///     poll(descriptor, ...);
   Result<int> descriptor();
-  /// True: nothing is to be done now, and whatever happens from now on makes the descriptor readable. False: call
-  /// `progress` first (or there is no descriptor yet).
+  /// True: nothing is to be done now, and whatever happens from now on makes the descriptor readable: read the signals
+  /// that are waited for once more before sleeping. False: call `progress` first (or there is no descriptor yet).
   bool arm();
 
   /// Registers memory on every rail ahead of time, so that the first put or get from it does not pay for it.

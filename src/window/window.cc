@@ -64,6 +64,7 @@ Result<void> Window::close(Deadline deadline) {
 }
 
 std::span<std::byte> Window::local() const noexcept { return state_->memory(); }
+std::shared_ptr<const void> Window::keep_local() const noexcept { return state_->keep_storage(); }
 std::size_t Window::bytes(int rank) const noexcept {
   return state_->check_rank("", rank) ? state_->part(rank).bytes : 0;
 }

@@ -136,6 +136,7 @@ void WindowState::shut(bool together) {
     engine_.revoke(*region_);
   }
   region_.reset();
+  if (sleepers_ != nullptr) world_.remove_sleepers(sleepers_);
   sleepers_ = nullptr;
   storage_.reset();
 }
@@ -337,6 +338,8 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
     const Offer& offer = offers[static_cast<std::size_t>(rank)];
     if (rank != world_.rank && offer.heap) reach_directly(rank, *offer.heap, offer.signals_in_heap);
   }
+  const transport::ProgressGuard hold(engine_.progress_lock());
+  world_.add_sleepers(sleepers_);
   return {};
 }
 

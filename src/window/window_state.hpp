@@ -96,6 +96,7 @@ class WindowState {
 
   WorldState& world() { return world_; }
   transport::Engine& engine() { return engine_; }
+  std::shared_ptr<const void> keep_storage() const { return storage_; }
 
   // Checks. Each error names the call, the limit and what was asked for.
   Result<void> check_open(const char* call) const;

@@ -59,11 +59,12 @@ Result<int> WorldState::descriptor() {
 bool WorldState::arm() {
   const transport::ProgressGuard hold(engine->progress_lock());
   if (!readable_) return false;
-  if (std::exchange(armed_, false)) engine->end_sleep();
+  disarm();
   std::int64_t nanoseconds = INT64_MAX;
   armed_ = engine->begin_sleep(refused_, nanoseconds, readable_.get()) == transport::Engine::Slept::yes;
   refused_ = !armed_;
   if (!armed_) return false;
+  for (transport::Sleepers* each : sleepers_) each->enter();
   itimerspec due{};
   due.it_value.tv_sec = nanoseconds / 1'000'000'000;
   due.it_value.tv_nsec = std::max<long>(1, nanoseconds % 1'000'000'000);
@@ -71,11 +72,25 @@ bool WorldState::arm() {
   return true;
 }
 
+void WorldState::disarm() {
+  if (!std::exchange(armed_, false)) return;
+  engine->end_sleep();
+  for (transport::Sleepers* each : sleepers_) each->leave();
+}
+
+void WorldState::add_sleepers(transport::Sleepers* of_window) {
+  sleepers_.push_back(of_window);
+  if (armed_) of_window->enter();
+}
+
+void WorldState::remove_sleepers(transport::Sleepers* of_window) {
+  if (std::erase(sleepers_, of_window) > 0 && armed_) of_window->leave();
+}
+
 void WorldState::progress() {
   if (!engine->progress_lock().try_take()) return;  // whoever has it is making progress
   if (armed_) {
-    armed_ = false;
-    engine->end_sleep();
+    disarm();
     const itimerspec never{};
     ::timerfd_settime(alarm_.get(), 0, &never, nullptr);
   }

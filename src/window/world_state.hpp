@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "base/clock.hpp"
 #include "base/fd.hpp"
@@ -33,6 +34,9 @@ class WorldState {
   Result<int> descriptor();
   bool arm();
   void progress();
+  /// Whoever changes signals of a window without the engine wakes an event loop that is armed. Progress lock held.
+  void add_sleepers(transport::Sleepers* of_window);
+  void remove_sleepers(transport::Sleepers* of_window);
 
   std::unique_ptr<Bootstrap> owned_bootstrap;
   Bootstrap* bootstrap = nullptr;  ///< null in an assembled world
@@ -48,11 +52,14 @@ class WorldState {
   fabric::DeviceCopies copies;
 
  private:
+  void disarm();
+
   // With the progress lock held, but for the opening.
   Fd readable_;  ///< an epoll set of the rails, the engine's bell and the alarm
   Fd alarm_;
   bool armed_ = false;
-  bool refused_ = false;  ///< the last `arm` asked for a pass first
+  std::vector<transport::Sleepers*> sleepers_;  ///< of every window; an armed event loop is one in each
+  bool refused_ = false;                        ///< the last `arm` asked for a pass first
   std::unique_ptr<transport::ProgressThread> progress_thread_;
 };
 

@@ -1,0 +1,86 @@
+/// Window and its tickets, as Python sees them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "buffers.hpp"
+#include "lifetime.hpp"
+#include "railyard/window.hpp"
+#include "waits.hpp"
+#include "world.hpp"
+
+namespace railyard::python {
+
+/// Memory of an operation under way: held until the library is done with it.
+struct Pending {
+  Ticket ticket;
+  Buffer buffer;
+  std::uint64_t before = 0;  ///< where a fetching atomic stores
+};
+
+class PyWindow : public Closable, public std::enable_shared_from_this<PyWindow> {
+ public:
+  static std::shared_ptr<PyWindow> allocate(std::shared_ptr<PyWorld> world, std::size_t bytes,
+                                            const WindowOptions& options);
+  static std::shared_ptr<PyWindow> adopt(std::shared_ptr<PyWorld> world, py::handle memory,
+                                         const WindowOptions& options);
+  ~PyWindow() { abandon(); }
+
+  Window& window() { return *window_; }
+  PyWorld& world() { return *world_; }
+  std::uint32_t timeout_ms() const { return world_->timeout_ms(); }
+  py::object local();
+  void close(Timeout timeout);
+  /// Takes the window down without waiting for peers.
+  void abandon() noexcept;
+  /// The same; raises where a call of another thread is inside.
+  void abandon_idle();
+
+  /// Keeps the memory of an operation until it is done; null where it is done already.
+  std::shared_ptr<Pending> keep(Ticket ticket, Buffer&& buffer);
+  void keep(std::shared_ptr<Pending> pending);
+  /// Lets go of the memory of every operation that is done.
+  void sweep();
+  std::size_t counters() const { return counters_; }
+  std::size_t pending() const { return pending_.size(); }
+
+ private:
+  explicit PyWindow(std::shared_ptr<PyWorld> world) : Closable("Window"), world_(std::move(world)) {}
+  static std::shared_ptr<PyWindow> finish(std::shared_ptr<PyWindow> made, Result<Window>&& window,
+                                          std::size_t counters);
+
+  std::shared_ptr<PyWorld> world_;
+  Buffer memory_;  ///< what an adopted window lies over
+  std::unique_ptr<Window> window_;
+  std::vector<std::shared_ptr<Pending>> pending_;
+  std::size_t sweep_at_ = 64;
+  std::size_t counters_ = 0;
+};
+
+/// One operation. Keeps its window, and with it the operation's memory.
+struct PyTicket {
+  std::shared_ptr<PyWindow> window;  ///< null: it was complete when its call returned
+  Ticket ticket;
+  std::shared_ptr<Pending> pending;
+
+  bool test(Completion completion);
+  void wait(Completion completion, Timeout timeout);
+  void over() {
+    if (pending != nullptr) pending->buffer.release();
+  }
+};
+
+/// A fetching atomic.
+struct PyFetch : PyTicket {
+  std::size_t width = 8;
+  bool is_signed = false;
+  py::int_ result(Timeout timeout);
+};
+
+/// The one ticket of every operation that was complete when its call returned.
+py::object complete_ticket();
+
+void bind_operations(py::class_<PyWindow, std::shared_ptr<PyWindow>>& type);
+
+}  // namespace railyard::python
