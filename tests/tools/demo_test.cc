@@ -171,7 +171,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Example{"01-put-signal", "1", "1", "rank 0 of 1, over 1 rails: greetings from rank 0"},
                       Example{"02-gets-and-atomics", "2", "4", "32 items, total right"},
                       Example{"03-halo-exchange", "3", "2", "rank 2 of 3: 500 steps, equal to the undivided rod"},
-                      Example{"04-all-to-all-in-c", "4", "2", "rank 3: 4 blocks, 0 wrong bytes"}),
+                      Example{"04-all-to-all-in-c", "4", "2", "rank 3: 4 blocks, 0 wrong bytes"},
+                      Example{"06-ring-with-credits", "2", "1", "rank 1 of 2: 200 blocks, 0 of them wrong"},
+                      Example{"06-ring-with-credits", "3", "2", "rank 2 of 3: 200 blocks, 0 of them wrong"}),
     [](const auto& info) {
       std::string name = std::string(info.param.name) + "_" + info.param.ranks;
       for (char& c : name) c = c == '-' ? '_' : c;
