@@ -69,7 +69,7 @@ class NullRail final : public fabric::Rail {
   std::string failure() const override { return ""; }
 
   /// The last frame's acknowledgement arrives with the next poll.
-  void acknowledge(std::uint32_t session) {
+  void acknowledge(std::uint64_t session) {
     wire::FrameHeader header;
     header.kind = wire::FrameKind::acknowledge;
     header.flow = 1;
@@ -81,7 +81,7 @@ class NullRail final : public fabric::Rail {
     arrival_ = wire::kRecordsAt;
   }
   /// A frame with one 8-byte put and a signal arrives with the next poll.
-  void arrive(std::uint32_t session, std::uint32_t exposed_region, std::uint32_t sequence) {
+  void arrive(std::uint64_t session, std::uint32_t exposed_region, std::uint32_t sequence) {
     std::uint32_t used = wire::kRecordsAt;
     wire::FrameWriter::append(frame_.data(), used, {wire::RecordKind::put, 0, 8, exposed_region, 0});
     wire::FrameWriter::append(frame_.data(), used, {wire::RecordKind::signal, 0, 8, exposed_region, 0});
