@@ -7,10 +7,9 @@ namespace railyard {
 namespace {
 
 std::string describe(const transport::Link& link, const fabric::Rail& rail) {
-  const char* const state = link.up() ? (link.health.suspect ? "suspect" : "up") : "down";
   return fmt::format(
       "    {} to rail {} of the peer: {}, {:.0f} MB delivered, {:.0f} MB/s, {} KiB in flight, epoch {}\n", rail.name(),
-      link.remote_rail(), state, static_cast<double>(link.delivered()) / 1e6, link.rate() / 1e6,
+      link.remote_rail(), to_string(link.health.state), static_cast<double>(link.delivered()) / 1e6, link.rate() / 1e6,
       link.bytes_in_flight() / 1024, link.health.epoch + 1);
 }
 

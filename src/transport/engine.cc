@@ -259,8 +259,10 @@ Result<void> Engine::connect_link(Route& route, Link& link, const PeerAddress& p
 }
 
 void Engine::drop_link(Link& link) {
-  if (link.health.state == LinkState::down) return;
-  link.health.state = LinkState::down;
+  if (link.health.on(LinkEvent::ended) == LinkAction::disconnect) disconnect(link);
+}
+
+void Engine::disconnect(const Link& link) {
   rail_states_[link.rail()].links[link.remote()] = {};
   rails_[link.rail()]->disconnect(link.remote());
 }

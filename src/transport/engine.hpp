@@ -356,6 +356,7 @@ class Engine {
   bool retire_flow(Flow& flow);
   bool retire_route(Route& route);
   void drop_link(Link& link);
+  void disconnect(const Link& link);
   /// Polls every rail once, at most a batch each; returns how much had happened.
   std::size_t poll_rails();
   void note_backpressure() { ++counts_.backpressure; }
@@ -494,6 +495,7 @@ class Engine {
   void on_rail_state(std::size_t rail, bool down);
   void fail_link(Route& route, Link& link, LossCause cause, const std::string& why);
   void fail_links(Route& route, LossCause cause);
+  void leave(Route& route, Link& link, LossCause cause, const std::string& reason);
   std::uint32_t leave_link(Flow& flow, const Link& link);
   void ask_for_fences(Route& route, Link& link);
   void ask_for_fence(Flow& flow, Link& link);
@@ -504,7 +506,7 @@ class Engine {
   void try_link(Route& route, Link& link);
   void tend_attempt(Route& route, Link& link);
   void attempt_failed(Route& route, Link& link);
-  void rejoin(Route& route, Link& link);
+  void announce_return(Route& route, Link& link);
   void finish_handshake(Route& route);
   void spread_gossip();
   static fabric::LinkTag tag_of(const Route& route, const Link& link);

@@ -39,7 +39,10 @@ void Engine::on_lost(std::size_t rail, const fabric::Event& event) {
   Link& link = route.links[refs[event.remote].index];
   link.health.refused = event.refused;
   link.health.unwanted = event.unwanted ? static_cast<std::uint8_t>(std::min(link.health.unwanted + 1, 100)) : 0;
-  if (link.health.state == LinkState::trying) return attempt_failed(route, link);
+  if (link.health.state == LinkState::trying) {
+    if (link.health.on(LinkEvent::lost) == LinkAction::retry) attempt_failed(route, link);
+    return;
+  }
   fail_link(route, link, LossCause::broken, rails_[rail]->describe_error(event.error));
   link.health.doubtful = event.blame != fabric::Blame::link;
   lose_if_gone(route);
@@ -95,8 +98,18 @@ void Engine::fail_link(Route& route, Link& link, LossCause cause, const std::str
     }
     return;
   }
-  if (health.state == LinkState::trying) return attempt_failed(route, link);
+  switch (health.on(LinkEvent::lost)) {
+    case LinkAction::leave:
+      return leave(route, link, cause, reason);
+    case LinkAction::retry:
+      return attempt_failed(route, link);
+    default:
+      return;
+  }
+}
 
+void Engine::leave(Route& route, Link& link, LossCause cause, const std::string& reason) {
+  LinkHealth& health = link.health;
   const bool ever_stood = health.stood || health.epoch != 0;
   std::uint32_t waiting = 0;
   std::uint64_t outstanding = 0;
@@ -105,8 +118,7 @@ void Engine::fail_link(Route& route, Link& link, LossCause cause, const std::str
     waiting += leave_link(*flow, link);
     outstanding += flow->outstanding.load(std::memory_order_relaxed);
   }
-  drop_link(link);
-  health.suspect = false;
+  disconnect(link);
   health.cause = cause;
   health.doubtful = false;
   health.back_off = next_back_off(health.back_off, beat_ - health.since);
@@ -228,6 +240,7 @@ void Engine::segment_came_back(Flow& flow, Segment& segment, fabric::Blame blame
 
 void Engine::try_link(Route& route, Link& link) {
   LinkHealth& health = link.health;
+  if (health.on(LinkEvent::due) != LinkAction::connect) return;
   const auto peer = find_peer_(route.peer);
   ++health.epoch;
   health.answers = 0;
@@ -238,20 +251,24 @@ void Engine::try_link(Route& route, Link& link) {
   health.since = beat_;
   const auto connected = peer ? connect_link(route, link, *peer) : Result<void>(peer.error().copy());
   if (connected) {
-    health.state = LinkState::trying;
     log_debug(rails_[link.rail()]->in_log(), "trying to reach {}, epoch {}", route.who, health.epoch + 1);
     return;
   }
+  health.on(LinkEvent::unreachable);
   log_info("{}: {}", route.who, connected.error().message());
   health.next_try = beat_ + kMostPause;
 }
 
 void Engine::tend_attempt(Route& route, Link& link) {
   LinkHealth& health = link.health;
-  if (health.answers >= kAnswersToRejoin) return rejoin(route, link);
+  if (health.answers >= kAnswersToRejoin) {
+    if (health.on(LinkEvent::proven) == LinkAction::rejoin) announce_return(route, link);
+    return;
+  }
   const bool overdue = now_ - health.asked_at >= link.deadline(deadline_floor_);
   if (health.asked == 0 || overdue) ask(route, link);
-  if (health.state == LinkState::trying && beat_ - health.since >= attempt_time()) {
+  if (health.state == LinkState::trying && beat_ - health.since >= attempt_time() &&
+      health.on(LinkEvent::lost) == LinkAction::retry) {
     attempt_failed(route, link);
   }
 }
@@ -262,7 +279,7 @@ void Engine::attempt_failed(Route& route, Link& link) {
     if (route.heard_at > route.unanswered_since) route.unanswered = 0;
     if (route.unanswered++ == 0) route.unanswered_since = beat_;
   }
-  drop_link(link);
+  disconnect(link);
   log_debug(rails_[link.rail()]->in_log(), "no success with {}{}", route.who,
             health.refused ? ", nobody is there" : "");
   health.since = beat_;
@@ -279,10 +296,8 @@ void Engine::attempt_failed(Route& route, Link& link) {
   }
 }
 
-void Engine::rejoin(Route& route, Link& link) {
+void Engine::announce_return(Route& route, Link& link) {
   LinkHealth& health = link.health;
-  health.state = LinkState::up;
-  health.suspect = false;
   health.failures = 0;
   health.unwanted = 0;
   health.since = health.delivered_since = beat_;

@@ -129,8 +129,12 @@ void Engine::look_after(Route& route) {
     LinkHealth& health = link.health;
     ask_for_fences(route, link);
     switch (health.state) {
+      case LinkState::connecting:
+        look_at_connection(route, link);
+        break;
       case LinkState::up:
-        link.health.stood ? look_at_deliveries(route, link) : look_at_connection(route, link);
+      case LinkState::suspect:
+        look_at_deliveries(route, link);
         break;
       case LinkState::trying:
         tend_attempt(route, link);
@@ -303,8 +307,9 @@ bool Engine::is_stuck(Link& link, std::int64_t age, std::int64_t limit) {
 
 void Engine::suspect(Route& route, Link& link) {
   if (route.probe.on || beat_ - route.probe.ended < link.deadline(deadline_floor_)) return;
-  if (!link.health.suspect) {
-    link.health.suspect = true;
+  const LinkState before = link.health.state;
+  if (link.health.on(LinkEvent::late) != LinkAction::probe) return;
+  if (link.health.state != before) {
     ++counts_.links_suspected;
     log_info(rails_[link.rail()]->in_log(), "{} is late ({} ms): asking all links", route.who,
              link.deadline(deadline_floor_) / 1'000'000);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "fabric/rail.hpp"
+#include "transport/link_state.hpp"
 
 namespace railyard::transport {
 
@@ -12,12 +13,6 @@ struct LinkLimits {
   std::uint32_t chunk_min = 0;
   std::uint32_t chunk_max = 0;
   bool alone = false;  ///< the only link to its peer: nothing to balance, so chunks are as large as may be
-};
-
-enum class LinkState : std::uint8_t {
-  up,      ///< carries what it is given
-  down,    ///< has no connection; waits for its next attempt
-  trying,  ///< connected anew, and must answer some pings before it is up
 };
 
 /// Why a link was given up, as far as it can be told.
@@ -35,8 +30,19 @@ const char* to_string(LossCause cause);
 
 /// How a link is and what is being done about it. Times are the engine's health clock.
 struct LinkHealth {
-  LinkState state = LinkState::up;
-  bool suspect = false;        ///< used only where there is nothing better
+  /// Takes the event in; what it returns is the caller's to do.
+  LinkAction on(LinkEvent event) {
+    const LinkStep next = step(state, event);
+    state = next.next;
+    return next.action;
+  }
+  void taken() {
+    stood = true;
+    if (state == LinkState::connecting) [[unlikely]]
+      on(LinkEvent::taken);
+  }
+
+  LinkState state = LinkState::connecting;
   bool stood = false;          ///< has taken something since it was connected
   bool refused = false;        ///< the last attempt found the peer's machine, and nobody there
   bool told = false;           ///< its loss was told as a warning: its return is, too
@@ -78,7 +84,9 @@ class Link {
   std::uint16_t rail() const { return rail_; }
   std::uint16_t remote_rail() const { return remote_rail_; }
   fabric::RemoteId remote() const { return remote_; }
-  bool up() const { return health.state == LinkState::up; }
+  /// Whether new segments may go on it.
+  bool up() const { return carries(health.state); }
+  bool suspect() const { return health.state == LinkState::suspect; }
   /// A new epoch: another connection, nothing known of its speed.
   void restart(fabric::RemoteId remote);
   /// Bytes per second, measured; 0 before the first sample.

@@ -199,8 +199,8 @@ void Engine::on_pong(Route& route, wire::LinkEnds ends, std::uint32_t round) {
     health.since = beat_;  // patience starts anew with every answer
     if (round == health.asked) health.asked = 0;
   }
-  if (health.state != LinkState::up) return;
-  health.suspect = false;
+  if (!link.up()) return;
+  health.on(LinkEvent::answered);
   Probe& probe = route.probe;
   if (!probe.on || round < probe.first_round) return;
   if (probe.first_answer == 0) probe.first_answer = beat_;

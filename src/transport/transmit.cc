@@ -132,15 +132,15 @@ Link* Engine::choose(Flow& flow, std::size_t first, Tried tried, bool suspects, 
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t index = (first + i) % count;
     Link& link = links[index];
-    trusted |= link.up() && !link.health.suspect;
+    trusted |= link.up() && !link.suspect();
     if ((tried >> index & 1U) != 0 || !link.up() || !has_room(link, flow.shares[index])) continue;
-    const double load = count == 1 ? 0 : link.load() + (link.health.suspect ? kSuspectLoad : 0);
+    const double load = count == 1 ? 0 : link.load() + (link.suspect() ? kSuspectLoad : 0);
     if (best == nullptr || load < best_load) {
       best = &link;
       best_load = load;
     }
   }
-  return best != nullptr && best->health.suspect && trusted && !suspects ? nullptr : best;
+  return best != nullptr && best->suspect() && trusted && !suspects ? nullptr : best;
 }
 
 Link* Engine::choose_for_frame(Flow& flow, bool full, Tried tried, bool suspects) {
@@ -314,7 +314,7 @@ fabric::Post Engine::post_segment(Flow& flow, Segment& segment, Link& link) {
   segment.posted = true;
   ++flow.posted;
   segment.in_flight = true;
-  link.health.stood = true;
+  link.health.taken();
   const Operation::Kind kind = segment.voided ? Operation::Kind::frame : segment.operation->kind;
   if (kind != Operation::Kind::frame) {
     share.bytes += segment.bytes;
@@ -497,7 +497,7 @@ bool Engine::post_report(Flow& flow, Link& link, memory::Buffer* buffer) {
     return false;
   }
   link.report_posted();
-  link.health.stood = true;
+  link.health.taken();
   flow.unreported = 0;
   return true;
 }

@@ -214,7 +214,7 @@ TEST_F(LossTest, ASuspectedLinkGetsNothingNewWhileAnotherIsTrusted) {
   put_four_chunks();
   pass(12);
   ASSERT_EQ(engine_->statistics().links_suspected, 1U);
-  const std::size_t suspect = flow_->route->links[0].health.suspect ? 0 : 1;
+  const std::size_t suspect = flow_->route->links[0].suspect() ? 0 : 1;
   const std::size_t before = rails_[suspect]->writes.size();
   std::uint64_t number = 0;
   std::vector<std::byte> large(16U << 20U);
