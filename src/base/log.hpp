@@ -77,24 +77,24 @@ void log_debug(fmt::format_string<Args...> format, Args&&... args) {
 
 /// The same for messages about a rail: its number and name come first.
 template <typename... Args>
-void log_error(LogRail rail, fmt::format_string<Args...> format, Args&&... args) {
+void log_error(const LogRail& rail, fmt::format_string<Args...> format, Args&&... args) {
   if (log_enabled(LogLevel::error))
-    log_detail::write(LogLevel::error, fmt::format(format, std::forward<Args>(args)...), std::move(rail));
+    log_detail::write(LogLevel::error, fmt::format(format, std::forward<Args>(args)...), rail);
 }
 template <typename... Args>
-void log_warn(LogRail rail, fmt::format_string<Args...> format, Args&&... args) {
+void log_warn(const LogRail& rail, fmt::format_string<Args...> format, Args&&... args) {
   if (log_enabled(LogLevel::warn))
-    log_detail::write(LogLevel::warn, fmt::format(format, std::forward<Args>(args)...), std::move(rail));
+    log_detail::write(LogLevel::warn, fmt::format(format, std::forward<Args>(args)...), rail);
 }
 template <typename... Args>
-void log_info(LogRail rail, fmt::format_string<Args...> format, Args&&... args) {
+void log_info(const LogRail& rail, fmt::format_string<Args...> format, Args&&... args) {
   if (log_enabled(LogLevel::info))
-    log_detail::write(LogLevel::info, fmt::format(format, std::forward<Args>(args)...), std::move(rail));
+    log_detail::write(LogLevel::info, fmt::format(format, std::forward<Args>(args)...), rail);
 }
 template <typename... Args>
-void log_debug(LogRail rail, fmt::format_string<Args...> format, Args&&... args) {
+void log_debug(const LogRail& rail, fmt::format_string<Args...> format, Args&&... args) {
   if (log_enabled(LogLevel::debug))
-    log_detail::write(LogLevel::debug, fmt::format(format, std::forward<Args>(args)...), std::move(rail));
+    log_detail::write(LogLevel::debug, fmt::format(format, std::forward<Args>(args)...), rail);
 }
 
 /// Keeps one call site from flooding the log: at most `burst` messages in each `interval`. Any thread may ask.

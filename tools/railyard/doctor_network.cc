@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <sstream>
 
@@ -37,7 +38,7 @@ void check_mtu(const HostFiles& host, Findings& out) {
 struct Network {
   std::string destination;
   std::string mask;
-  auto operator<=>(const Network&) const = default;
+  auto operator<=>(const Network&) const = default;  // NOLINT(modernize-use-nullptr): the compiler wrote it
 };
 
 /// Whether NICs of one subnet answer for their own addresses only.
@@ -88,19 +89,26 @@ struct Gid {
   std::string type;
 };
 
+std::optional<int> whole_number(const std::string& text) {
+  int number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return failure == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
+
 std::vector<Gid> gids_of(const HostFiles& host, const std::string& port) {
   std::vector<Gid> gids;
   for (const std::string& index : host.list(port + "/gids")) {
-    const std::string gid = host.read(port + "/gids/" + index).value_or("");
-    if (gid.find_first_not_of("0:") == std::string::npos) continue;
-    gids.push_back({std::atoi(index.c_str()), host.read(port + "/gid_attrs/types/" + index).value_or("")});
+    const auto number = whole_number(index);
+    const std::string gid = host.read(fmt::format("{}/gids/{}", port, index)).value_or("");
+    if (!number || gid.find_first_not_of("0:") == std::string::npos) continue;
+    gids.push_back({*number, host.read(fmt::format("{}/gid_attrs/types/{}", port, index)).value_or("")});
   }
   return gids;
 }
 
 std::optional<int> wanted_gid(const HostFiles& host) {
   for (const auto& [name, value] : host.environment())
-    if (name == "RAILYARD_GID_INDEX") return std::atoi(value.c_str());
+    if (name == "RAILYARD_GID_INDEX") return whole_number(value);
   return std::nullopt;
 }
 
