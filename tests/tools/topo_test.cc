@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <filesystem>
-#include <regex>
 
 #include "json_reader.hpp"
 #include "run_command.hpp"
@@ -28,10 +28,14 @@ struct Drawn {
 
 /// The boxes of devices: those that are as large as one, each with its frame left out.
 std::vector<Drawn> device_boxes(const std::string& svg) {
+  static constexpr const char* kBegin = "<rect x=\"";
   std::vector<Drawn> boxes;
-  const std::regex pattern("<rect x=\"([0-9.]+)\" y=\"([0-9.]+)\" width=\"112.0\" height=\"40.0\"");
-  for (std::sregex_iterator it(svg.begin(), svg.end(), pattern), end; it != end; ++it)
-    boxes.push_back({std::stod((*it)[1]), std::stod((*it)[2]), 112, 40});
+  for (auto at = svg.find(kBegin); at != std::string::npos; at = svg.find(kBegin, at + 1)) {
+    Drawn box{};
+    const int read = std::sscanf(svg.c_str() + at, "<rect x=\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\"", &box.x,
+                                 &box.y, &box.width, &box.height);
+    if (read == 4 && box.width == 112 && box.height == 40) boxes.push_back(box);
+  }
   return boxes;
 }
 
