@@ -264,6 +264,14 @@ class Stream {
   std::uint64_t sent_ = 0;
 };
 
+/// What shares of equals must reach. A build that is slow on purpose moves little in its time, and shares of little are
+/// uneven by chance.
+#ifdef RAILYARD_SANITIZED
+constexpr double kFair = 0.6;
+#else
+constexpr double kFair = 0.9;
+#endif
+
 /// 1: all the same; 1/n: one has everything.
 double jain(std::span<const std::uint64_t> shares) {
   double sum = 0;
@@ -292,7 +300,7 @@ TEST(SharingT10, EqualsOnOneLinkGetEqualShares) {
   std::vector<std::uint64_t> shares;
   for (auto& stream : streams) shares.push_back(stream->received);
   pairs.clear();  // before the memory of what is under way
-  EXPECT_GT(jain(shares), 0.9) << ::testing::PrintToString(shares);
+  EXPECT_GT(jain(shares), kFair) << ::testing::PrintToString(shares);
   RecordProperty("jain", std::to_string(jain(shares)));
 }
 
@@ -318,7 +326,8 @@ TEST(SharingT10, LatencySensitiveChannelsBesideABulkOneGoOnAndGetEqualShares) {
     for (auto& latency_stream : latency_streams) shares.push_back(latency_stream->received);
     EXPECT_EQ(with_bulk, bulk != nullptr && bulk->received > 0);
     if (with_bulk) RecordProperty("bulk channel", std::to_string(bulk->received));
-    EXPECT_GT(jain(shares), 0.9) << ::testing::PrintToString(shares);
+    EXPECT_GT(jain(shares), kFair) << ::testing::PrintToString(shares);
+    EXPECT_GT(std::ranges::min(shares), 0U) << "one of them starves";
     for (ChannelPair& pair : pairs) pair = {};  // before the memory of what is under way
     const std::uint64_t total = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
     RecordProperty(with_bulk ? "latency_streams_beside" : "latency_streams_alone", std::to_string(total));
