@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <new>
 
 #include "base/log_line.hpp"
@@ -77,7 +78,9 @@ struct AtEnd {
     for (const Message& message : sink.fold.flush()) {
       if (!sink.sink) write_now(sink, message);
     }
-    sink.fold = {};
+    // Not assigned: strings would keep their memory.
+    std::destroy_at(&sink.fold);
+    std::construct_at(&sink.fold);
   }
 };
 
