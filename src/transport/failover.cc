@@ -267,10 +267,8 @@ void Engine::tend_attempt(Route& route, Link& link) {
   }
   const bool overdue = now_ - health.asked_at >= link.deadline(deadline_floor_);
   if (health.asked == 0 || overdue) ask(route, link);
-  if (health.state == LinkState::trying && beat_ - health.since >= attempt_time() &&
-      health.on(LinkEvent::lost) == LinkAction::retry) {
-    attempt_failed(route, link);
-  }
+  if (health.state == LinkState::trying && beat_ - health.since >= attempt_time())
+    fail_link(route, link, LossCause::unconnected, "");
 }
 
 void Engine::attempt_failed(Route& route, Link& link) {
