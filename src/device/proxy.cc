@@ -39,10 +39,10 @@ DeviceProxy::State::State(Window& window, const DeviceOptions& options, device_d
   }
 }
 
-/// The next command, if all of it is there.
-bool DeviceProxy::State::load(const Ring& ring, Command& command) const {
-  const Word* const slot = ring.slots + ring.consumed % options_.depth * std::size_t{device::detail::kCommandWords};
-  const Word phase = device::detail::phase_of(ring.consumed, options_.depth);
+/// The command of that number, if all of it is there.
+bool DeviceProxy::State::load(const Ring& ring, std::uint64_t number, Command& command) const {
+  const Word* const slot = ring.slots + number % options_.depth * std::size_t{device::detail::kCommandWords};
+  const Word phase = device::detail::phase_of(number, options_.depth);
   Word words[device::detail::kCommandWords];
   for (std::size_t word = 0; word < device::detail::kCommandWords; ++word) {
     // Acquire: what the producer wrote before the command is visible.
@@ -79,7 +79,8 @@ bool DeviceProxy::State::pass_all() {
 bool DeviceProxy::State::take(ProxyThread& proxy, Ring& ring) {
   const std::uint64_t before = ring.consumed;
   Command command;
-  while (ring.consumed - before < kBatch && ring.consumed - ring.completed < kMostPending && load(ring, command)) {
+  while (ring.consumed - before < kBatch && ring.consumed - ring.completed < kMostPending &&
+         load(ring, ring.consumed, command)) {
     if (!issue_one(proxy, ring, command)) break;
     ++ring.consumed;
   }
@@ -100,7 +101,8 @@ bool DeviceProxy::State::issue_one(ProxyThread& proxy, Ring& ring, const Command
   pending.ticket = {};
   pending.operation = command.operation;
   pending.peer = known ? static_cast<std::int32_t>(command.rank) : -1;
-  pending.dropped = stopped();
+  // In this order: whoever sees that `resume` was called sees what it dropped.
+  pending.dropped = stopped() || ring.consumed < ring.drop_below.load(std::memory_order_relaxed);
   if (pending.dropped) return true;
   auto issued = device_detail::issue(window_, memory_, command, pending.payload);
   if (!issued) {

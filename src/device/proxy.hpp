@@ -71,6 +71,7 @@ class DeviceProxy::State {
     std::uint64_t completed = 0;
     std::unique_ptr<Pending[]> pending;  ///< by number modulo kMostPending: [completed, consumed)
     std::atomic<std::uint64_t> commands{0};
+    std::atomic<std::uint64_t> drop_below{0};  ///< posted before `resume`: taken, never issued
 
     Pending& at(std::uint64_t index) { return pending[index % kMostPending]; }
   };
@@ -86,7 +87,7 @@ class DeviceProxy::State {
   // proxy.cc
   bool pass(ProxyThread& proxy);
   bool take(ProxyThread& proxy, Ring& ring);
-  bool load(const Ring& ring, Command& command) const;
+  bool load(const Ring& ring, std::uint64_t number, Command& command) const;
   bool issue_one(ProxyThread& proxy, Ring& ring, const Command& command);
   bool retire(ProxyThread& proxy, Ring& ring);
   bool is_done(const Pending& pending) const;

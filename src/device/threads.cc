@@ -144,7 +144,7 @@ void DeviceProxy::State::stop_threads() {
 bool DeviceProxy::State::all_done() const {
   return std::ranges::all_of(rings_, [&](const auto& ring) {
     Command command;
-    return ring->completed == ring->consumed && !load(*ring, command);
+    return ring->completed == ring->consumed && !load(*ring, ring->consumed, command);
   });
 }
 
@@ -220,6 +220,15 @@ Result<void> DeviceProxy::State::status() const {
 void DeviceProxy::State::resume() {
   const std::lock_guard lock(mutex_);
   if (closed_) return;
+  if (stopped()) {
+    // No kernel posts meanwhile: what is in the rings was posted since the error, or before anybody saw it.
+    for (const auto& ring : rings_) {
+      Command command;
+      std::uint64_t end = ring->commands.load(std::memory_order_relaxed);
+      while (load(*ring, end, command)) ++end;
+      ring->drop_below.store(end, std::memory_order_relaxed);
+    }
+  }
   first_ = Error();
   device::detail::store_system(&memory_.shared<device_detail::Report>(memory_.layout().failure)->code, 0);
   if (auto cleared = memory_.clear_claim(); !cleared) log_warn("device proxy: {}", cleared.error().text());

@@ -146,6 +146,27 @@ TEST(DeviceFailure, NothingThatFollowsAnErrorIsSent) {
   });
 }
 
+/// Also what the proxy had not yet looked at when it was told to go on.
+TEST(DeviceFailure, WhatWasPostedBeforeResumeIsDropped) {
+  run_proxied(2, 4096, patient({.rings = 2}), [](Node& node) {
+    if (node.world.rank() == 0) {
+      const device::Window kernel = node.kernel.on_ring(1);
+      EXPECT_TRUE(kernel.put(1, 5000, &node, 100).ok());
+      EXPECT_EQ(await_error(node.proxy).status(), Status::out_of_range);
+      node.proxy.state().wedge(true);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // a pass that has begun ends
+      EXPECT_TRUE(kernel.signal(1, {0}).ok());
+      node.proxy.resume();
+      node.proxy.state().wedge(false);
+      EXPECT_TRUE(kernel.signal(1, {1}).ok());
+      EXPECT_EQ(kernel.quiet(), device::Status::ok);
+    } else {
+      EXPECT_EQ(node.kernel.wait_signal(1, device::Comparison::equal, 1), device::Status::ok);
+      EXPECT_EQ(node.kernel.read_signal(0), 0U);
+    }
+  });
+}
+
 /// Every kind of wait, against a proxy that does nothing: each ends with its budget.
 TEST(DeviceFailure, EveryWaitEndsThoughTheProxyIsWedged) {
   run_proxied(2, 1 << 20, patient({.rings = 2, .depth = 64, .barriers = 1, .barrier_signal = 8}), [](Node& node) {
