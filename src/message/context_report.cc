@@ -15,7 +15,7 @@ std::string describe(const transport::Link& link, const fabric::Rail& rail) {
 
 std::string describe(const transport::Route& route, transport::Engine& engine) {
   std::uint64_t waiting = 0;
-  for (const transport::Flow* flow : route.flows) waiting += flow->queued;
+  for (const transport::Flow* flow : route.flows) waiting += flow->sender.queued();
   const bool shared = route.key.number != transport::RouteKey::kPrivate;
   std::string text = fmt::format(
       "  {}, class {}, {}: {} channels, {} operations wait\n", route.who, route.key.service_class,

@@ -62,7 +62,7 @@ void Engine::finish_operation(Operation* operation) {
   Flow& flow = *operation->flow;
   if (flow.failed.load(std::memory_order_relaxed)) return;  // `fail_flow` has answered for it
   if (operation->slot != 0) {
-    --flow.out_of_sequence;
+    flow.sender.ended_unordered();
     const Slots::Content& content = slots_.content(operation->slot - 1);
     if (content.withdrawn) operation->failure = FailureCause::deregistered;
     if (content.before != nullptr && operation->failure == FailureCause::none)
@@ -101,7 +101,7 @@ void Engine::release_segment(Segment* segment) {
 void Engine::release_operation(Operation* operation) {
   if (operation->frame != nullptr) {
     frames_->give(operation->frame);
-    --operation->flow->frames;
+    --operation->flow->sender.frames;
   }
   operations_.give(operation);
 }
@@ -132,37 +132,25 @@ void Engine::fail_flow(Flow& flow, Error error) {
   flow.failed.store(true, std::memory_order_release);
   any_failed_.store(true, std::memory_order_release);
   if (flow.direct.load(std::memory_order_relaxed)) finish_handshake(*flow.route);
-  // What waits outside the sequence is in no other list; the rest of `replay` is also unacknowledged.
-  for (auto* waiting : {&flow.parked, &flow.replay}) {
-    for (Segment* segment : *waiting) {
-      if (!segment->operation->sequenced()) give_up_segment(segment);
-    }
-    waiting->clear();
-  }
-  while (!flow.unacknowledged.empty()) {
-    Segment* segment = flow.unacknowledged.pop();
-    segment->finished = true;
-    --segment->operation->unfinished;
-    if (!segment->posted) {
-      leave_flight(*segment, false);
-      release_segment(segment);
-    }
-  }
-  while (!flow.queue.empty()) {
-    Operation* operation = flow.queue.pop();
-    operation->whole = true;
-    operation->bytes = operation->started;
-    if (operation->segments == 0) release_operation(operation);
-  }
-  flow.queued = 0;
+  flow.sender.end([this](Segment* waiting) { give_up_segment(waiting); },
+                  [this](Segment* unacknowledged) {
+                    unacknowledged->finished = true;
+                    --unacknowledged->operation->unfinished;
+                    if (unacknowledged->posted) return;
+                    leave_flight(*unacknowledged, false);
+                    release_segment(unacknowledged);
+                  },
+                  [this](Operation* queued) {
+                    queued->whole = true;
+                    queued->bytes = queued->started;
+                    if (queued->segments == 0) release_operation(queued);
+                  });
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
     if (slots_.content(slot).flow == &flow) slots_.finish(slot, FailureCause::peer_lost);
   }
-  flow.fetches = 0;
-  flow.replies.clear();
-  flow.refusals.clear();
+  flow.sender.fetches = 0;
+  flow.receiver.end([this](memory::Buffer* buffer) { receives_->give(buffer); });
   flow.confirm = false;
-  flow.held.release([this](memory::Buffer* buffer) { receives_->give(buffer); });
   count_outstanding(flow, -static_cast<std::int64_t>(flow.outstanding.load(std::memory_order_relaxed)));
   if (flow.inbox != nullptr) flow.inbox->on_failed();
 }

@@ -191,7 +191,7 @@ Flow* Engine::open_flow(const FlowParts& parts) {
   flow->inbox = parts.inbox;
   flow->first_link = flow->first_chunk = parts.id % static_cast<std::uint32_t>(flow->shares.size());
   flow->head_since = beat_;
-  flow->replies.reserve(8);
+  flow->receiver.replies.reserve(8);
   parts.route->flows.push_back(flow.get());
   flow_storage_.push_back(std::move(flow));
   // Release: pairs with `existing_flow`.

@@ -195,15 +195,15 @@ class Engine {
   bool try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, Ticket& ticket);
   /// An atomic of the target's NIC, outside the sequence; `before` may be null.
   bool try_native(Flow& flow, const Bulk& at, const fabric::AtomicRequest& request, void* before, Ticket& ticket);
-  void fence(Flow& flow) { flow.fence_requested = true; }
+  static void fence(Flow& flow) { flow.sender.request_fence(); }
   /// Keeps back what is submitted between the two; it leaves with the next submission or `push`.
-  static void cork(Flow& flow) { flow.corked = true; }
-  static void uncork(Flow& flow) { flow.corked = false; }
+  static void cork(Flow& flow) { flow.sender.corked = true; }
+  static void uncork(Flow& flow) { flow.sender.corked = false; }
   void push(Flow& flow) {
     transmit_flow(flow, settings_.batch);
     ring();
     // Nobody knows whether the caller comes again, to send the rest or to look after the links.
-    if (!flow.queue.empty()) nudge();
+    if (flow.sender.has_queued()) nudge();
     if (std::exchange(nudge_due_, false)) [[unlikely]]
       nudge_later();
   }
@@ -435,7 +435,6 @@ class Engine {
   // refuse.cc
   void refuse(Flow& flow, std::uint32_t sequence, std::uint32_t record, std::uint32_t count, FailureCause cause);
   static FailureCause refusal_cause(const ExposedRegion* exposed_region, const wire::RecordReader::Record& record);
-  static bool take_skip(Flow& flow, std::uint32_t sequence);
   bool tell_refusals();
   void tend_refusals(Flow& flow);
   void on_refused(Flow& flow, std::span<const std::byte> body);
@@ -501,7 +500,6 @@ class Engine {
   void ask_for_fence(Flow& flow, Link& link);
   void release_fenced(Flow& flow, Link& link, const wire::FencedBody& report, std::span<const std::byte> bits);
   void queue_again(Flow& flow, Segment& segment);
-  void forget_again(Flow& flow, const Segment& segment);
   void segment_came_back(Flow& flow, Segment& segment, fabric::Blame blame, const std::string& why);
   void try_link(Route& route, Link& link);
   void tend_attempt(Route& route, Link& link);
@@ -531,10 +529,10 @@ class Engine {
   void accept_report(Flow& flow, const wire::FrameHeader& header);
   void release_ready(Flow& flow);
   bool release_all_ready();
-  void apply_frame(Flow& flow, const memory::Buffer& buffer);
+  void apply_frame(Flow& flow, const wire::FrameHeader& header, const memory::Buffer& buffer);
   bool apply_record(Flow& flow, const wire::RecordReader::Record& record, FailureCause& cause);
   void apply_reply(Flow& flow, const wire::RecordReader::Record& record);
-  void took_effect(Flow& flow);
+  void report_soon(Flow& flow);
   void post_receives(std::size_t rail);
   void give_receive(std::size_t rail, memory::Buffer* buffer);
   void give_report(memory::Buffer* buffer);

@@ -70,12 +70,7 @@ void Engine::on_rail_state(std::size_t rail, bool down) {
 /// Marks what a flow had on the dead link: it waits for the target's word. Returns how many chunks that are.
 std::uint32_t Engine::leave_link(Flow& flow, const Link& link) {
   const std::uint16_t index = flow.route->index_of(link);
-  std::uint32_t waiting = 0;
-  for (Segment* segment = flow.unacknowledged.head(); segment != nullptr; segment = segment->next) {
-    if (segment->link != index || segment->again) continue;
-    segment->lost = true;
-    ++waiting;
-  }
+  const std::uint32_t waiting = flow.sender.on_link_lost(index);
   Share& share = flow.shares[index];
   if (waiting > 0 || share.bytes != 0 || share.frames != 0) {
     share.unfenced = true;
@@ -94,7 +89,7 @@ void Engine::fail_link(Route& route, Link& link, LossCause cause, const std::str
       fail_flow(*flow, Error(Status::rail_failed,
                              fmt::format("the link to {} failed on rail {}: {}", route.who, rails_[link.rail()]->name(),
                                          reason),
-                             {route.peer, link.rail(), "link", flow->acknowledged}));
+                             {route.peer, link.rail(), "link", flow->sender.acknowledged()}));
     }
     return;
   }
@@ -177,31 +172,17 @@ void Engine::release_fenced(Flow& flow, Link& link, const wire::FencedBody& repo
     std::memcpy(&word, bits.data() + ahead / 64U * sizeof word, sizeof word);
     return (word >> (ahead % 64U) & 1U) != 0;
   };
-  for (Segment* segment = flow.unacknowledged.head(); segment != nullptr; segment = segment->next) {
-    if (segment->link != index || !segment->lost) continue;
-    segment->lost = false;
-    if (arrived(segment->sequence)) continue;
-    if (link.health.doubtful) note_fault(*segment);
-    queue_again(flow, *segment);
-  }
-  std::erase_if(flow.parked, [&](Segment* segment) {
-    if (segment->link != index) return false;
-    if (link.health.doubtful) note_fault(*segment);
-    queue_again(flow, *segment);
-    return true;
+  flow.sender.on_fenced(index, arrived, [&](Segment& missing) {
+    if (link.health.doubtful) note_fault(missing);
+    queue_again(flow, missing);
   });
   log_info(rails_[link.rail()]->in_log(), "{} has shut out the dead link: {} segments to send again", flow.route->who,
-           flow.replay.size());
+           flow.sender.replay().size());
 }
 
 void Engine::queue_again(Flow& flow, Segment& segment) {
-  segment.again = true;
-  if (segment.posted) return;  // when its rail has let go of it
-  flow.replay.push_back(&segment);
-  activate(flow);
+  if (flow.sender.send_again(segment)) activate(flow);
 }
-
-void Engine::forget_again(Flow& flow, const Segment& segment) { std::erase(flow.replay, &segment); }
 
 /// An operation of the segment came back undone.
 void Engine::segment_came_back(Flow& flow, Segment& segment, fabric::Blame blame, const std::string& why) {
@@ -221,7 +202,7 @@ void Engine::segment_came_back(Flow& flow, Segment& segment, fabric::Blame blame
   if (segment.finished || flow.failed.load(std::memory_order_relaxed)) return give_up_segment(&segment);
   leave_flight(segment, false);
   if (segment.operation->kind == Operation::Kind::atomic) {
-    --flow.out_of_sequence;
+    flow.sender.ended_unordered();
     give_up_atomic(*segment.operation, guilty ? FailureCause::bad_memory : FailureCause::rail_failed);
     return give_up_segment(&segment);
   }
@@ -230,7 +211,7 @@ void Engine::segment_came_back(Flow& flow, Segment& segment, fabric::Blame blame
   if (guilty && current && link.up()) return queue_again(flow, segment);
   if (segment.operation->sequenced()) return;
   if (flow.shares[segment.link].unfenced) {
-    flow.parked.push_back(&segment);
+    flow.sender.park(segment);
   } else {
     queue_again(flow, segment);
   }

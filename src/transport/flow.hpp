@@ -11,26 +11,12 @@
 
 #include "railyard/result.hpp"
 #include "transport/failures.hpp"
-#include "transport/held_frames.hpp"
-#include "transport/operation.hpp"
-#include "transport/receive_window.hpp"
+#include "transport/flow_receiver.hpp"
+#include "transport/flow_sender.hpp"
 #include "transport/route.hpp"
 #include "transport/wire.hpp"
 
 namespace railyard::transport {
-
-/// Segments a sender may send before the first grant.
-inline constexpr std::uint32_t kFirstGrant = 16;
-/// Fetching operations a sender may have outstanding; the target keeps room for so many answers, so that applying a
-/// request never waits for anything (no deadlock between two ranks that fetch from each other).
-inline constexpr std::uint32_t kMostFetches = 64;
-
-/// An answer that waits for a frame to carry it.
-struct Reply {
-  std::uint32_t request = 0;
-  std::uint8_t status = 0;
-  std::uint64_t value = 0;
-};
 
 class Engine;
 struct Flow;
@@ -71,20 +57,9 @@ struct Flow {
   std::uint32_t first_link = 0;   ///< where frames of an idle flow go: spread by rank, so that not all use rail 0
   std::uint32_t first_chunk = 0;  ///< where the next chunk of an idle flow goes: each link in turn
 
-  // Transmit: written by the progress lock's holder.
-  Fifo<Operation> queue;
-  std::uint32_t queued = 0;
-  std::uint32_t frames = 0;  ///< frames that wait or are unacknowledged
-  Fifo<Segment> unacknowledged;
-  std::uint32_t next_sequence = 0;
-  std::uint32_t acknowledged = 0;
-  std::uint32_t limit = kFirstGrant;
-  std::uint32_t out_of_sequence = 0;  ///< relaxed writes, reads and fetches under way
-  std::uint32_t fetches = 0;
-  std::uint32_t fence_sequence = 0;
-  bool corked = false;           ///< what is queued leaves with what comes next
-  bool fence_requested = false;  ///< the next operation is fenced
-  bool fence_active = false;     ///< writes and reads wait until `fence_sequence` is acknowledged
+  // Its two halves: written by the progress lock's holder.
+  FlowSender sender;
+  FlowReceiver receiver;
 
   // Completion: written by the progress lock's holder, read by anyone. Release on store: whoever sees an operation
   // complete sees what it brought (a get's bytes, a fetched value).
@@ -101,26 +76,14 @@ struct Flow {
     return found ? std::optional<Error>(to_error(*found)) : std::nullopt;
   }
 
-  // Receive.
-  ReceiveWindow arrivals;
-  HeldFrames held;
-  std::uint32_t granted = kFirstGrant;
-  std::uint32_t unreported = 0;  ///< segments taken effect since the last acknowledgement
-  bool heard = false;
-  std::vector<Reply> replies;
+  bool heard = false;  ///< the peer has sent something: it has a share of the receive buffers
 
   // Refusals (refuse.cc).
-  std::vector<wire::RefusedRecords> refusals;  ///< of the peer's operations, which it does not know of yet; by sequence
-  std::int64_t refusals_due = 0;               ///< when the peer is told, or told again
-  bool confirm = false;                        ///< the peer's refusals up to `confirmed` are known: to be said
+  std::int64_t refusals_due = 0;  ///< when the peer is told of ours, or told again
+  bool confirm = false;           ///< the peer's refusals up to `confirmed` are known: to be said
   std::uint64_t confirmed = 0;
-  std::vector<std::uint32_t> skips;  ///< frames to come whose first operation has failed at its origin
-  /// Segments below this are acknowledged: what was refused is not before the peer knows.
-  std::uint32_t effective() const { return refusals.empty() ? arrivals.next() : refusals.front().sequence; }
 
   // Health. Times are the engine's health clock.
-  std::vector<Segment*> replay;              ///< to be posted again, before anything new
-  std::vector<Segment*> parked;              ///< out of sequence, of a dead link that is not fenced yet
   std::uint32_t head_seen = 0;               ///< the oldest unacknowledged segment at the last look
   std::int64_t head_since = 0;               ///< since when it is that
   std::atomic<bool> lost_operations{false};  ///< the flow failed with operations under way
@@ -142,9 +105,6 @@ struct Flow {
   bool in_refusing = false;
 
   Share& share(const Link& link) { return shares[route->index_of(link)]; }
-  bool may_send(std::uint32_t window) const {
-    return next_sequence - acknowledged<window&& static_cast<std::int32_t>(limit - next_sequence)> 0;
-  }
 };
 
 }  // namespace railyard::transport

@@ -57,9 +57,10 @@ bool Engine::begin_watch(Route& route) {
 
 bool Engine::at_rest(const Flow& flow) const {
   if (flow.failed.load(std::memory_order_relaxed)) return true;
-  if (flow.outstanding.load(std::memory_order_relaxed) != 0 || !flow.unacknowledged.empty() || !flow.queue.empty())
+  if (flow.outstanding.load(std::memory_order_relaxed) != 0 || flow.sender.has_unacknowledged() ||
+      flow.sender.has_queued())
     return false;
-  if (!flow.refusals.empty()) return false;
+  if (flow.receiver.has_refusals()) return false;
   return std::ranges::none_of(flow.shares, &Share::unfenced);
 }
 
@@ -149,8 +150,9 @@ void Engine::look_after(Route& route) {
 
 /// The oldest unacknowledged segment is what everything else waits for: its link is the one to doubt.
 void Engine::look_at_head(Flow& flow) {
-  const Segment* head = flow.unacknowledged.head();
-  if (head == nullptr && !flow.queue.empty() && flow.out_of_sequence == 0 && flow.next_sequence == flow.head_seen) {
+  const FlowSender& sender = flow.sender;
+  const Segment* head = sender.oldest();
+  if (head == nullptr && sender.has_queued() && !sender.has_unordered() && sender.next_sequence() == flow.head_seen) {
     // Everything sent was acknowledged, and nothing goes out: the rails are full of what never completes. Not where no
     // connection has come about yet.
     if (std::ranges::none_of(flow.route->links, [](const Link& link) { return link.health.stood; })) return;
@@ -166,7 +168,7 @@ void Engine::look_at_head(Flow& flow) {
   }
   if (head == nullptr || head->sequence != flow.head_seen || head->lost || head->again) {
     flow.head_since = beat_;
-    flow.head_seen = head != nullptr ? head->sequence : flow.next_sequence;
+    flow.head_seen = head != nullptr ? head->sequence : sender.next_sequence();
     return;
   }
   Link& link = flow.route->links[head->link];

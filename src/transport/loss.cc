@@ -117,7 +117,7 @@ void Engine::tell_loss(Route& route) {
     log_info("{} has closed its world", route.who);
     for (Flow* flow : route.flows) {
       fail_flow(*flow, Error(Status::peer_lost, fmt::format("{} has closed its world", route.who),
-                             {.peer = route.peer, .sequence = flow->acknowledged}));
+                             {.peer = route.peer, .sequence = flow->sender.acknowledged()}));
     }
     return;
   }
@@ -128,8 +128,9 @@ void Engine::tell_loss(Route& route) {
     Error error(Status::peer_lost,
                 fmt::format("{} is lost: {}{}; {} operations were under way to it, segments {} to {} unacknowledged",
                             route.who, loss.why, collateral ? " (another channel on the same links)" : "",
-                            flow->outstanding.load(std::memory_order_relaxed), flow->acknowledged, flow->next_sequence),
-                {.peer = route.peer, .operation = "failover", .sequence = flow->acknowledged});
+                            flow->outstanding.load(std::memory_order_relaxed), flow->sender.acknowledged(),
+                            flow->sender.next_sequence()),
+                {.peer = route.peer, .operation = "failover", .sequence = flow->sender.acknowledged()});
     // Whoever had said its last word waits for nothing: a peer that has gone since has left in good order.
     flow->parting ? log_info("{}", error.message()) : log_warn("{}", error.message());
     fail_flow(*flow, std::move(error));

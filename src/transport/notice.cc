@@ -45,7 +45,7 @@ bool Engine::send_notice(Flow& flow, Link& link, const wire::RecordHeader& recor
   buffer->bytes = wire::kRecordsAt;
   std::byte* body_at = wire::FrameWriter::append(buffer->data, buffer->bytes, record);
   if (!body.empty()) std::memcpy(body_at, body.data(), body.size());
-  write_header(flow, buffer->data, wire::FrameKind::notice, 1, flow.next_sequence, buffer->bytes);
+  write_header(flow, buffer->data, wire::FrameKind::notice, 1, flow.sender.next_sequence(), buffer->bytes);
   return post_report(flow, link, buffer);
 }
 
@@ -118,7 +118,7 @@ void Engine::take_leave(Flow& flow, std::uint32_t sequence) {
 bool Engine::answer_leave(Route& route) {
   const auto late = std::ranges::find_if(route.flows, [](const Flow* flow) {
     return !flow->failed.load(std::memory_order_relaxed) && flow->leaving &&
-           static_cast<std::int32_t>(flow->leave_sequence - flow->arrivals.next()) > 0;
+           static_cast<std::int32_t>(flow->leave_sequence - flow->receiver.next()) > 0;
   });
   if (late != route.flows.end()) return false;
   send_notice(*control_flow(route), {wire::RecordKind::leave, 1, 0, 0, 0});
@@ -255,20 +255,15 @@ bool Engine::answer_fence(const FenceRequest& request) {
   const fabric::LinkName id = RouteName::of_link(flow.route->name.in, request.ends.link);
   if (!rails_[request.ends.remote_rail]->fence({id, request.epoch}) || beat_ < request.not_before) return false;
 
-  std::array<std::byte, sizeof(wire::FencedBody) + wire::kMaxWindow / 8U> body{};
-  wire::FencedBody report{flow.arrivals.next(), 0};
-  std::size_t bytes = sizeof report;
-  const std::uint32_t ahead = flow.granted - report.next;  // nothing beyond the grant can have arrived
-  for (std::uint32_t first = 0; first < ahead && first < wire::kMaxWindow; first += 64U) {
-    const std::uint64_t word = flow.arrivals.word(report.next + first);
-    std::memcpy(body.data() + bytes, &word, sizeof word);
-    bytes += sizeof word;
-    ++report.words;
-  }
-  std::memcpy(body.data(), &report, sizeof report);
+  struct {
+    wire::FencedBody report;
+    std::array<std::uint64_t, wire::kMaxWindow / 64U> words{};
+  } body;
+  body.report = {flow.receiver.next(), flow.receiver.arrived_ahead(body.words)};
+  const std::size_t bytes = sizeof body.report + body.report.words * sizeof(std::uint64_t);
   return send_notice(
       flow, {wire::RecordKind::fenced, 0, static_cast<std::uint16_t>(bytes), request.epoch, request.ends.pack()},
-      std::span(body).first(bytes));
+      std::as_bytes(std::span(&body, 1)).first(bytes));
 }
 
 void Engine::on_fenced(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, std::span<const std::byte> body) {
@@ -297,7 +292,7 @@ void Engine::say_goodbye() {
   }
   // Said over every link, and again until it is heard: a peer that misses it would take us for lost. Some do not listen
   // now; nobody waits for them for long.
-  const auto met = [](const Flow* flow) { return flow->acknowledged != 0 || flow->arrivals.next() != 0; };
+  const auto met = [](const Flow* flow) { return flow->sender.acknowledged() != 0 || flow->receiver.next() != 0; };
   const auto deaf = [&met](const std::unique_ptr<Route>& route) {
     return (route->handshake_done || std::ranges::any_of(route->flows, met)) && !route->leave_heard && !route->over &&
            !route->loss.on && control_flow(*route) != nullptr && std::ranges::any_of(route->links, &Link::up);

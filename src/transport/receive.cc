@@ -73,32 +73,28 @@ void Engine::on_message(std::size_t rail, memory::Buffer* buffer, std::size_t by
     return give_receive(rail, buffer);
   }
 
-  if (header->sequence == flow.arrivals.next() && !flow.in_ready) {
-    // The common case: in turn, applied from the buffer it came in.
-    if (flow.arrivals.arrive(header->sequence) != ReceiveWindow::Arrival::fresh) {
+  switch (flow.receiver.on_frame(header->sequence, window_)) {
+    case FlowReceiver::Arrival::in_turn:
+      // The common case: applied from the buffer it came in.
+      apply_frame(flow, *header, *buffer);
+      flow.receiver.advance();
+      report_soon(flow);
+      give_receive(rail, buffer);
+      return release_ready(flow);
+    case FlowReceiver::Arrival::early:
+      // The buffer itself waits, another takes its place.
+      flow.receiver.hold(header->sequence, buffer);
+      ++counts_.held_out_of_order;
+      return post_receives(rail);
+    case FlowReceiver::Arrival::again:
       ++counts_.dropped_stale;
+      flow.receiver.owe_report();  // the sender has missed an acknowledgement: say it again
+      report_soon(flow);
       return give_receive(rail, buffer);
-    }
-    apply_frame(flow, *buffer);
-    flow.arrivals.advance();
-    took_effect(flow);
-    give_receive(rail, buffer);
-    return release_ready(flow);
+    case FlowReceiver::Arrival::beyond:
+      ++counts_.dropped_malformed;
+      return give_receive(rail, buffer);
   }
-  const auto ahead = static_cast<std::int32_t>(header->sequence - flow.arrivals.next());
-  if (ahead > 0 && static_cast<std::uint32_t>(ahead) >= window_) {
-    ++counts_.dropped_malformed;  // further ahead than any grant
-    return give_receive(rail, buffer);
-  }
-  if (flow.arrivals.arrive(header->sequence) != ReceiveWindow::Arrival::fresh) {
-    ++counts_.dropped_stale;
-    took_effect(flow);  // the sender has missed an acknowledgement: say it again
-    return give_receive(rail, buffer);
-  }
-  // Ahead of its turn: the buffer itself waits, another takes its place.
-  flow.held.put(header->sequence, buffer);
-  ++counts_.held_out_of_order;
-  post_receives(rail);
 }
 
 void Engine::on_landed(const fabric::Event& event, std::size_t rail) {
@@ -120,10 +116,7 @@ void Engine::on_landed(const fabric::Event& event, std::size_t rail) {
   Flow& flow = *found;
   flow.route->heard_at = beat_;
   note_chunk(flow);
-  const std::uint32_t sequence = flow.arrivals.expand(immediate.sequence);
-  // An immediate names no session: one beyond the grant is of an older flow of this id.
-  if (static_cast<std::int32_t>(sequence - flow.granted) >= 0 ||
-      flow.arrivals.arrive(sequence) != ReceiveWindow::Arrival::fresh) {
+  if (!flow.receiver.on_landed(immediate.sequence)) {
     ++counts_.dropped_stale;
     return;
   }
@@ -131,35 +124,22 @@ void Engine::on_landed(const fabric::Event& event, std::size_t rail) {
 }
 
 void Engine::accept_report(Flow& flow, const wire::FrameHeader& header) {
-  const std::uint32_t news = header.acknowledged - flow.acknowledged;
-  const std::uint32_t possible = flow.next_sequence - flow.acknowledged;
-  if (news > possible) {
-    // Older than what is known already (reordered rails), or nonsense: neither changes anything.
-    if (news < 0x80000000U) ++counts_.dropped_malformed;
-    return;
-  }
-  if (static_cast<std::int32_t>(header.limit - flow.limit) > 0 &&
-      header.limit - header.acknowledged <= wire::kMaxWindow) {
-    flow.limit = header.limit;
-  }
-  flow.acknowledged = header.acknowledged;
-  while (!flow.unacknowledged.empty() &&
-         static_cast<std::int32_t>(flow.unacknowledged.head()->sequence - flow.acknowledged) < 0) {
-    Segment* segment = flow.unacknowledged.pop();
+  const auto news = flow.sender.on_report(header.acknowledged, header.limit, [&](Segment* segment) {
     // A lone link's writes complete when they have left: only the acknowledgement tells how long they took.
     if (flow.shares.size() == 1 && segment->operation->kind == Operation::Kind::write && !segment->voided) {
       flow.route->links.front().note_trip(now_ - segment->stamp.posted_at);
     }
     leave_flight(*segment, true);
     finish_segment(segment);
-    if (segment->posted) continue;
-    if (segment->again) forget_again(flow, *segment);
+    if (segment->posted) return;
+    if (segment->again) flow.sender.forget_again(*segment);
     release_segment(segment);
-  }
+  });
+  if (news == FlowSender::News::impossible) ++counts_.dropped_malformed;
 }
 
-void Engine::took_effect(Flow& flow) {
-  ++flow.unreported;
+/// The peer is owed an acknowledgement.
+void Engine::report_soon(Flow& flow) {
   if (!flow.heard) {
     flow.heard = true;
     ++heard_flows_;
@@ -173,20 +153,20 @@ void Engine::took_effect(Flow& flow) {
 void Engine::release_ready(Flow& flow) {
   // A long run of held frames is released a batch at a time, so that one flow does not hold up the others.
   std::uint32_t left = settings_.batch;
-  while (flow.arrivals.ready()) {
-    if (flow.held.holds(flow.arrivals.next()) && left-- == 0) {
+  while (flow.receiver.ready()) {
+    if (flow.receiver.holds_next() && left-- == 0) {
       if (!flow.in_ready) {
         flow.in_ready = true;
         ready_.push_back(&flow);
       }
       return;
     }
-    if (memory::Buffer* buffer = flow.held.take(flow.arrivals.next())) {
-      apply_frame(flow, *buffer);
+    if (memory::Buffer* buffer = flow.receiver.take_next()) {
+      apply_frame(flow, *wire::parse_header({buffer->data, buffer->bytes}), *buffer);
       receives_->give(buffer);
     }
-    flow.arrivals.advance();
-    took_effect(flow);
+    flow.receiver.advance();
+    report_soon(flow);
   }
 }
 
@@ -200,12 +180,10 @@ bool Engine::release_all_ready() {
   return !turn.empty();
 }
 
-void Engine::apply_frame(Flow& flow, const memory::Buffer& buffer) {
-  const std::span<const std::byte> bytes{buffer.data, buffer.bytes};
-  const auto header = wire::parse_header(bytes);
-  wire::RecordReader reader(bytes, *header);
+void Engine::apply_frame(Flow& flow, const wire::FrameHeader& header, const memory::Buffer& buffer) {
+  wire::RecordReader reader({buffer.data, buffer.bytes}, header);
   // An operation whose first part was refused, or failed at its origin, has no second.
-  bool skip = !flow.skips.empty() && take_skip(flow, header->sequence);
+  bool skip = flow.receiver.take_skip(header.sequence);
   FailureCause cause = FailureCause::none;
   std::uint32_t index = 0;
   for (; auto record = reader.next(); ++index) {
@@ -216,12 +194,12 @@ void Engine::apply_frame(Flow& flow, const memory::Buffer& buffer) {
       continue;
     }
     if (apply_record(flow, *record, cause)) continue;
-    refuse(flow, header->sequence, index, 1, cause);
+    refuse(flow, header.sequence, index, 1, cause);
     skip = true;
   }
   if (reader.ok()) return;
   ++counts_.dropped_malformed;
-  refuse(flow, header->sequence, index, header->records - index, FailureCause::malformed);
+  refuse(flow, header.sequence, index, header.records - index, FailureCause::malformed);
 }
 
 /// False: refused, and its origin hears of it. A fetch hears by its reply.
@@ -237,8 +215,7 @@ bool Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record, 
     return false;
   }
   if (record.header.kind == wire::RecordKind::nothing) {
-    if (record.header.exposed_region != 0 && flow.skips.size() < wire::kMaxWindow)
-      flow.skips.push_back(static_cast<std::uint32_t>(record.header.offset));
+    if (record.header.exposed_region != 0) flow.receiver.skip(static_cast<std::uint32_t>(record.header.offset));
     return true;
   }
   bool answered = false;
@@ -268,8 +245,8 @@ bool Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record, 
                                   body, reply.value);
       if (!good) reply.status = static_cast<std::uint8_t>(refusal_cause(exposed_region, record));
       if (body.request != 0) {
-        if (flow.replies.size() < kMostFetches) {
-          flow.replies.push_back(reply);
+        if (flow.receiver.replies.size() < kMostFetches) {
+          flow.receiver.replies.push_back(reply);
           answered = true;
           activate(flow);
         } else {
@@ -303,7 +280,7 @@ void Engine::apply_reply(Flow& flow, const wire::RecordReader::Record& record) {
     std::memcpy(content.before, &value, content.width);  // little-endian: the low bytes come first
   }
   end_slot(slot, cause);
-  --flow.fetches;
+  --flow.sender.fetches;
   count_outstanding(flow, -1);
   ++counts_.operations_completed;
 }

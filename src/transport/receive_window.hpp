@@ -17,6 +17,8 @@ class ReceiveWindow {
     outside,    ///< further ahead than any grant: not from an honest sender
   };
 
+  explicit ReceiveWindow(std::uint32_t first = 0) : next_(first) {}
+
   /// The lowest segment that has not taken effect yet.
   std::uint32_t next() const { return next_; }
 
@@ -64,7 +66,7 @@ class ReceiveWindow {
 
  private:
   static constexpr std::uint32_t kWords = wire::kMaxWindow / 64U;
-  std::uint32_t next_ = 0;
+  std::uint32_t next_;
   std::array<std::uint64_t, kWords> bits_{};
 };
 

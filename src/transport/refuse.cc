@@ -13,11 +13,6 @@ namespace {
 /// Runs of refused records in one notice.
 constexpr std::size_t kMostRuns = 32;
 static_assert(wire::kRecordsAt + wire::record_bytes(kMostRuns * sizeof(wire::RefusedRecords)) <= wire::kNoticeBytes);
-/// Frames of a window times the records that fit into one: an honest peer, which waits for acknowledgements, cannot
-/// have more of them refused.
-constexpr std::size_t kMostRefusals =
-    wire::kMaxWindow * ((wire::kFrameBytes - wire::kRecordsAt) / sizeof(wire::RecordHeader));
-
 /// An operation with which so many links broke, a chunk of it alone on each, is at fault.
 constexpr std::uint8_t kMostTrials = 3;
 
@@ -61,24 +56,10 @@ FailureCause Engine::refusal_cause(const ExposedRegion* exposed_region, const wi
 /// Its segment is not acknowledged before the origin knows.
 void Engine::refuse(Flow& flow, std::uint32_t sequence, std::uint32_t record, std::uint32_t count, FailureCause cause) {
   if (count == 0) return;
-  if (!flow.refusals.empty()) {
-    wire::RefusedRecords& last = flow.refusals.back();
-    const bool follows = last.sequence == sequence && last.first + last.count == record;
-    if (follows && last.cause == static_cast<std::uint8_t>(cause)) {
-      last.count = static_cast<std::uint16_t>(last.count + count);
-      return;
-    }
-  }
-  if (flow.refusals.size() >= kMostRefusals) {
+  if (!flow.receiver.refuse(sequence, record, count, cause)) {
     return fail_flow(flow, Error(Status::invalid, "the peer sends on though nothing is acknowledged",
                                  {.peer = flow.peer, .sequence = sequence}));
   }
-  wire::RefusedRecords refused;
-  refused.sequence = sequence;
-  refused.first = static_cast<std::uint16_t>(record);
-  refused.count = static_cast<std::uint16_t>(count);
-  refused.cause = static_cast<std::uint8_t>(cause);
-  flow.refusals.push_back(refused);
   tend_refusals(flow);
 }
 
@@ -89,9 +70,6 @@ void Engine::tend_refusals(Flow& flow) {
   refusing_.push_back(&flow);
 }
 
-/// Whether the first operation of that frame has failed at its origin.
-bool Engine::take_skip(Flow& flow, std::uint32_t sequence) { return std::erase(flow.skips, sequence) != 0; }
-
 /// Tells peers what was refused, again and again until they confirm it; and confirms what they have refused.
 bool Engine::tell_refusals() {
   bool moved = false;
@@ -100,31 +78,26 @@ bool Engine::tell_refusals() {
       flow->confirm = false;
       moved = true;
     }
-    if (!flow->refusals.empty() && now_ >= flow->refusals_due) {
-      const std::size_t runs = std::min(flow->refusals.size(), kMostRuns);
-      const auto body = std::as_bytes(std::span(flow->refusals).first(runs));
+    const auto refusals = flow->receiver.refusals();
+    if (!refusals.empty() && now_ >= flow->refusals_due) {
+      const auto body = std::as_bytes(refusals.first(std::min(refusals.size(), kMostRuns)));
       const auto bytes = static_cast<std::uint16_t>(body.size());
       if (send_notice(*flow, {wire::RecordKind::refused, 0, bytes, 0, 0}, body)) {
         flow->refusals_due = now_ + deadline_floor_;
         moved = true;
       }
     }
-    flow->in_refusing = flow->confirm || !flow->refusals.empty();
+    flow->in_refusing = flow->confirm || flow->receiver.has_refusals();
     return !flow->in_refusing;
   });
   return moved;
 }
 
 void Engine::on_confirmed(Flow& flow, std::uint64_t known) {
-  const auto sequence = static_cast<std::uint32_t>(known);
-  const auto first = static_cast<std::uint32_t>(known >> 32U);
-  const auto told = std::erase_if(flow.refusals, [&](const wire::RefusedRecords& refused) {
-    const auto ahead = static_cast<std::int32_t>(refused.sequence - sequence);
-    return ahead < 0 || (ahead == 0 && refused.first <= first);
-  });
-  if (told == 0) return;
+  if (!flow.receiver.on_confirmed(known)) return;
   flow.refusals_due = 0;
-  took_effect(flow);  // what was held back can be acknowledged
+  flow.receiver.owe_report();  // what was held back can be acknowledged
+  report_soon(flow);
 }
 
 // ---- At the origin ----
@@ -134,7 +107,7 @@ void Engine::on_refused(Flow& flow, std::span<const std::byte> body) {
     ++counts_.dropped_malformed;
     return;
   }
-  const Segment* segment = flow.unacknowledged.head();
+  const Segment* segment = flow.sender.oldest();
   for (; !body.empty(); body = body.subspan(sizeof(wire::RefusedRecords))) {
     wire::RefusedRecords refused;
     std::memcpy(&refused, body.data(), sizeof refused);
@@ -173,7 +146,7 @@ void Engine::fail_records(Flow& flow, const Segment& segment, const wire::Refuse
       std::uint32_t slot = 0;
       if (!slots_.find(body.request, &flow, kSlots, slot)) continue;
       end_slot(slot, cause);
-      --flow.fetches;
+      --flow.sender.fetches;
       count_outstanding(flow, -1);
     }
   }
@@ -225,7 +198,7 @@ bool Engine::make_void(Segment& segment) {
   const Operation& operation = *segment.operation;
   if (operation.companion != nullptr) {
     // Its signal is on its way. The target has it or will, and waits for this before it is applied.
-    const Segment* after = operation.flow->unacknowledged.head();
+    const Segment* after = operation.flow->sender.oldest();
     while (after != nullptr && after->operation != operation.companion) after = after->next;
     if (after != nullptr) {
       record.exposed_region = 1;
@@ -242,22 +215,21 @@ bool Engine::make_void(Segment& segment) {
 /// What is left of a failed operation, in its turn: one frame that says nothing keeps completions in order.
 bool Engine::post_void(Flow& flow, Operation& operation) {
   if (operation.kind != Operation::Kind::write) {
-    if (operation.started == 0) ++flow.out_of_sequence;
-    flow.queue.pop();
-    --flow.queued;
+    if (operation.started == 0) flow.sender.began_unordered();
+    flow.sender.dequeue();
     operation.whole = true;
     if (operation.unfinished != 0) return true;
     finish_operation(&operation);
     if (operation.segments == 0) release_operation(&operation);
     return true;
   }
-  Link* const link = flow.may_send(window_) ? choose_for_frame(flow, true, 0) : nullptr;
+  Link* const link = flow.sender.may_send(window_) ? choose_for_frame(flow, true, 0) : nullptr;
   Segment* const segment = link != nullptr ? segments_.take() : nullptr;
   if (segment == nullptr) return false;
   segment->tag = static_cast<std::uint8_t>(Tag::segment);
   segment->operation = &operation;
   segment->offset = operation.started;
-  segment->sequence = flow.next_sequence;
+  segment->sequence = flow.sender.next_sequence();
   const fabric::Post answer = make_void(*segment) ? post_segment(flow, *segment, *link) : fabric::Post::busy;
   if (answer != fabric::Post::posted) {
     if (segment->void_frame != nullptr) frames_->give(segment->void_frame);
@@ -265,10 +237,8 @@ bool Engine::post_void(Flow& flow, Operation& operation) {
     if (answer == fabric::Post::failed) post_failed(flow, *link);
     return false;
   }
-  ++flow.next_sequence;
-  flow.unacknowledged.push(segment);
-  flow.queue.pop();
-  --flow.queued;
+  flow.sender.sent(segment);
+  flow.sender.dequeue();
   operation.whole = true;
   ++operation.segments;
   ++operation.unfinished;

@@ -20,7 +20,7 @@ void Engine::close_flow(Flow& flow) {
   flow.closing = true;
   ++leaving_;
   // The peer may wait for this, and nobody could tell it later.
-  if (flow.unreported > 0 && !flow.failed.load(std::memory_order_relaxed)) post_acknowledgement(flow);
+  if (flow.receiver.owes_report() && !flow.failed.load(std::memory_order_relaxed)) post_acknowledgement(flow);
   flows_[flow.id].store(nullptr, std::memory_order_release);
   fail_flow(flow, Error(Status::invalid, "closed by its own user"));
   // A transport that failed one flow goes on with the others: its route is theirs.

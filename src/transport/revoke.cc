@@ -47,7 +47,7 @@ void Engine::take_back(const std::function<bool(const Operation&)>& chosen) {
     if (operation.flow == nullptr || !chosen(operation)) return;
     operation.withdrawn = true;
     // What is not whole still waits to be sent. What is may have arrived: only a chunk that must go out again fails it.
-    if (!operation.whole) fail_operation(operation, FailureCause::deregistered, operation.flow->next_sequence);
+    if (!operation.whole) fail_operation(operation, FailureCause::deregistered, operation.flow->sender.next_sequence());
   });
   take_back_segments(chosen);
 }

@@ -6,9 +6,7 @@
 namespace railyard::transport {
 namespace {
 
-/// Operations that one flow may have queued and frames it may hold, so that one slow peer does not take every
-/// structure.
-constexpr std::uint32_t kMostQueued = 1024;
+/// Frames that one flow may hold, so that one slow peer does not take every structure.
 constexpr std::uint32_t kMostFrames = 1024;
 
 }  // namespace
@@ -34,24 +32,21 @@ void Engine::activate(Flow& flow) {
 }
 
 Operation* Engine::queue_operation(Flow& flow, Operation::Kind kind) {
-  Operation* operation = flow.queued < kMostQueued ? operations_.take() : nullptr;
+  Operation* operation = flow.sender.may_queue() ? operations_.take() : nullptr;
   if (operation == nullptr) {
     note_backpressure();
     return nullptr;
   }
   operation->flow = &flow;
   operation->kind = kind;
-  operation->fenced = flow.fence_requested;
-  flow.fence_requested = false;
-  flow.queue.push(operation);
-  ++flow.queued;
+  flow.sender.enqueue(operation);
   activate(flow);
   return operation;
 }
 
 Operation* Engine::open_frame(Flow& flow, std::size_t bytes) {
-  Operation* tail = flow.queue.tail();
-  if (tail != nullptr && tail->kind == Operation::Kind::frame && !flow.fence_requested &&
+  Operation* tail = flow.sender.last();
+  if (tail != nullptr && tail->kind == Operation::Kind::frame && !flow.sender.fence_requested() &&
       tail->frame->bytes + bytes <= wire::kFrameBytes) {
     return tail;
   }
@@ -59,7 +54,7 @@ Operation* Engine::open_frame(Flow& flow, std::size_t bytes) {
 }
 
 Operation* Engine::queue_frame(Flow& flow) {
-  memory::Buffer* buffer = flow.queued < kMostQueued && flow.frames < kMostFrames ? frames_->take() : nullptr;
+  memory::Buffer* buffer = flow.sender.may_queue() && flow.sender.frames < kMostFrames ? frames_->take() : nullptr;
   if (buffer == nullptr) {
     note_backpressure();
     return nullptr;
@@ -71,7 +66,7 @@ Operation* Engine::queue_frame(Flow& flow) {
   }
   buffer->bytes = wire::kRecordsAt;
   frame->frame = buffer;
-  ++flow.frames;
+  ++flow.sender.frames;
   return frame;
 }
 
@@ -126,7 +121,7 @@ bool Engine::try_message(Flow& flow, const MessageRecord& message, std::uint64_t
 
 bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ticket& ticket) {
   const bool fetch = before != nullptr;
-  if (fetch && (flow.fetches >= kMostFetches || slots_.empty())) {
+  if (fetch && (flow.sender.fetches >= kMostFetches || slots_.empty())) {
     note_backpressure();
     return false;
   }
@@ -139,7 +134,7 @@ bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ti
     wire_body.request = slots_.request(slot);
     ticket.slot = slot + 1;
     ticket.number = slots_.number(slot);
-    ++flow.fetches;
+    ++flow.sender.fetches;
     count_outstanding(flow, 1);
   } else {
     ticket.number = frame->number = count_submission(flow);
@@ -177,9 +172,7 @@ bool Engine::queue_write(Flow& flow, const Bulk& bulk, bool with_frame, Append&&
   if (with_frame) {
     last = queue_frame(flow);
     if (last == nullptr) {
-      flow.fence_requested = write->fenced;
-      flow.queue.remove_last();
-      --flow.queued;
+      flow.sender.withdraw_last();
       operations_.give(write);
       return false;
     }
@@ -211,7 +204,7 @@ bool Engine::try_native(Flow& flow, const Bulk& at, const fabric::AtomicRequest&
     return false;
   }
   operation->frame = result;
-  ++flow.frames;
+  ++flow.sender.frames;
   operation->request = request;
   const std::uint32_t slot = slots_.take({&flow, before, sizeof(std::uint64_t), false, false, flow.peer});
   operation->slot = slot + 1;

@@ -17,8 +17,6 @@ constexpr std::uint32_t kEagerFrames = 2;
 constexpr std::uint32_t kMostFrames = 64;
 /// A frame with less room than this is full.
 constexpr std::size_t kFullMargin = 128;
-/// Segments that took effect before an acknowledgement leaves even while more are arriving.
-constexpr std::uint32_t kReportEvery = 32;
 /// Acknowledgements in flight on a link: one that swallows them must not take them all.
 constexpr std::uint32_t kMostReports = 8;
 /// More than any load: a suspected link is the last choice.
@@ -48,7 +46,7 @@ bool Engine::transmit() {
     const std::uint32_t posted = transmit_flow(flow, std::min(share, left));
     left -= std::min(posted, left);
     moved |= posted > 0;
-    if (flow.queue.empty() && flow.replies.empty() && flow.replay.empty()) {
+    if (!flow.sender.has_work() && flow.receiver.replies.empty()) {
       flow.in_active = false;
     } else {
       active_[kept++] = &flow;
@@ -63,36 +61,28 @@ bool Engine::transmit() {
 }
 
 std::uint32_t Engine::transmit_flow(Flow& flow, std::uint32_t most) {
-  if (flow.corked) return 0;
-  if (!flow.replies.empty()) queue_replies(flow);
-  std::uint32_t posted = flow.replay.empty() ? 0 : replay(flow, most);
-  while (posted < most && !flow.queue.empty() && start_operation(flow, *flow.queue.head())) ++posted;
+  if (flow.sender.corked) return 0;
+  if (!flow.receiver.replies.empty()) queue_replies(flow);
+  std::uint32_t posted = flow.sender.replay().empty() ? 0 : replay(flow, most);
+  while (posted < most && flow.sender.has_queued() && start_operation(flow, *flow.sender.head())) ++posted;
   return posted;
 }
 
 bool Engine::start_operation(Flow& flow, Operation& operation) {
-  if (operation.fenced) {
-    if (flow.out_of_sequence != 0) return false;
-    flow.fence_sequence = flow.next_sequence;
-    flow.fence_active = true;
-    operation.fenced = false;
-  }
+  if (!flow.sender.may_begin(operation)) return false;
   if (operation.kind == Operation::Kind::frame) return post_frame(flow, operation);
   if (operation.failure != FailureCause::none) return post_void(flow, operation);
   if (operation.doubted && !operation.cleared && operation.unfinished != 0) return false;
-  if (flow.fence_active) {
-    // Frames take effect in sequence by themselves; what lands directly must wait for what came before the fence.
-    if (static_cast<std::int32_t>(flow.acknowledged - flow.fence_sequence) < 0) return false;
-    flow.fence_active = false;
-  }
+  if (!flow.sender.may_land()) return false;
   return operation.kind == Operation::Kind::atomic ? post_atomic(flow, operation) : post_chunk(flow, operation);
 }
 
 void Engine::queue_replies(Flow& flow) {
-  Operation* frame = flow.queue.head();
+  Operation* frame = flow.sender.head();
+  std::vector<Reply>& replies = flow.receiver.replies;
   // A frame at the head that has not left yet takes the answers along.
   std::size_t done = 0;
-  while (done < flow.replies.size()) {
+  while (done < replies.size()) {
     const std::size_t bytes = wire::record_bytes(sizeof(std::uint64_t));
     if (frame == nullptr || frame->kind != Operation::Kind::frame || frame->fenced ||
         frame->frame->bytes + bytes > wire::kFrameBytes) {
@@ -105,19 +95,18 @@ void Engine::queue_replies(Flow& flow) {
       fresh->flow = &flow;
       fresh->frame = buffer;
       buffer->bytes = wire::kRecordsAt;
-      flow.queue.push_front(fresh);
-      ++flow.queued;
-      ++flow.frames;
+      flow.sender.enqueue_first(fresh);
+      ++flow.sender.frames;
       frame = fresh;
     }
-    const Reply& reply = flow.replies[done++];
+    const Reply& reply = replies[done++];
     std::byte* body =
         wire::FrameWriter::append(frame->frame->data, frame->frame->bytes,
                                   {wire::RecordKind::reply, reply.status, sizeof reply.value, reply.request, 0});
     std::memcpy(body, &reply.value, sizeof reply.value);
     ++frame->records;
   }
-  flow.replies.erase(flow.replies.begin(), flow.replies.begin() + static_cast<std::ptrdiff_t>(done));
+  replies.erase(replies.begin(), replies.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
 /// The least loaded link that has room and was not tried yet; among equals the first from `first` on. What is lost with
@@ -182,9 +171,7 @@ std::uint32_t Engine::grant(Flow& flow) {
   // Every sender that is heard gets an equal share of the buffers, at least the first grant, at most a window. A grant
   // is never taken back: the limit only rises.
   const std::uint32_t budget = receive_budget_ / std::max(heard_flows_, 1U);
-  const std::uint32_t target = flow.arrivals.next() + std::clamp(budget, kFirstGrant, window_);
-  if (static_cast<std::int32_t>(target - flow.granted) > 0) flow.granted = target;
-  return flow.granted;
+  return flow.receiver.grant(std::clamp(budget, kFirstGrant, window_));
 }
 
 void Engine::write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, std::uint16_t records,
@@ -195,14 +182,14 @@ void Engine::write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, st
   header.records = records;
   header.session = flow.session_out;
   header.sequence = sequence;
-  header.acknowledged = flow.effective();
+  header.acknowledged = flow.receiver.acknowledged();
   header.limit = grant(flow);
   header.bytes = bytes;
   std::memcpy(frame, &header, sizeof header);
 }
 
 bool Engine::post_frame(Flow& flow, Operation& operation) {
-  if (!flow.may_send(window_)) return false;
+  if (!flow.sender.may_send(window_)) return false;
   memory::Buffer& buffer = *operation.frame;
   const bool full = operation.next != nullptr || buffer.bytes + kFullMargin > wire::kFrameBytes;
   Segment* segment = nullptr;
@@ -214,7 +201,7 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
     segment->tag = static_cast<std::uint8_t>(Tag::segment);
     segment->operation = &operation;
     segment->bytes = buffer.bytes;
-    segment->sequence = flow.next_sequence;
+    segment->sequence = flow.sender.next_sequence();
     const fabric::Post answer = post_segment(flow, *segment, *link);
     if (answer == fabric::Post::posted) break;
     segments_.give(std::exchange(segment, nullptr));
@@ -223,17 +210,15 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
       return false;
     }
   }
-  ++flow.next_sequence;
-  flow.unacknowledged.push(segment);
-  flow.queue.pop();
-  --flow.queued;
+  flow.sender.sent(segment);
+  flow.sender.dequeue();
   operation.whole = true;
   operation.segments = operation.unfinished = 1;
   return true;
 }
 
 bool Engine::post_chunk(Flow& flow, Operation& operation) {
-  if (operation.kind == Operation::Kind::write && !flow.may_send(window_)) return false;
+  if (operation.kind == Operation::Kind::write && !flow.sender.may_send(window_)) return false;
   for (Tried tried = 0;;) {
     Link* link = choose_for_chunk(flow, tried);
     if (link == nullptr) return false;
@@ -263,8 +248,7 @@ bool Engine::post_atomic(Flow& flow, Operation& operation) {
     return answer == fabric::Post::posted;
   }
   give_up_atomic(operation, FailureCause::rail_failed);
-  flow.queue.pop();
-  --flow.queued;
+  flow.sender.dequeue();
   operation.whole = true;
   release_operation(&operation);
   return true;
@@ -281,7 +265,7 @@ fabric::Post Engine::post_chunk_on(Flow& flow, Operation& operation, Link& link)
   segment->operation = &operation;
   segment->offset = operation.started;
   segment->bytes = static_cast<std::uint32_t>(last ? left : std::min<std::uint64_t>(left, chunk));
-  segment->sequence = flow.next_sequence;
+  segment->sequence = flow.sender.next_sequence();
   const fabric::Post answer = post_segment(flow, *segment, link);
   if (answer != fabric::Post::posted) {
     segments_.give(segment);
@@ -291,15 +275,13 @@ fabric::Post Engine::post_chunk_on(Flow& flow, Operation& operation, Link& link)
   ++operation.unfinished;
   operation.started += segment->bytes;
   if (operation.kind == Operation::Kind::write) {
-    ++flow.next_sequence;
-    flow.unacknowledged.push(segment);
+    flow.sender.sent(segment);
   } else if (segment->offset == 0) {
-    ++flow.out_of_sequence;
+    flow.sender.began_unordered();
   }
   if (operation.started == operation.bytes) {
     operation.whole = true;
-    flow.queue.pop();
-    --flow.queued;
+    flow.sender.dequeue();
   }
   return answer;
 }
@@ -328,7 +310,7 @@ fabric::Post Engine::post_segment(Flow& flow, Segment& segment, Link& link) {
     case Operation::Kind::frame:
       link.frame_posted();
       ++share.frames;
-      flow.unreported = 0;  // the header told the peer all
+      flow.receiver.reported();
       ++statistics.frames_sent;
       statistics.bytes_sent += segment.bytes;
       break;
@@ -385,11 +367,12 @@ fabric::Post Engine::hand_over(Flow& flow, Segment& segment, Link& link) {
 
 /// Posts again what a dead link has lost. It was granted when it first went out.
 std::uint32_t Engine::replay(Flow& flow, std::uint32_t most) {
+  std::vector<Segment*>& waiting = flow.sender.replay();
   std::uint32_t posted = 0;
   std::size_t kept = 0;
   bool full = false;
-  for (std::size_t i = 0; i < flow.replay.size(); ++i) {
-    Segment* const segment = flow.replay[i];
+  for (std::size_t i = 0; i < waiting.size(); ++i) {
+    Segment* const segment = waiting[i];
     const bool patient = segment->faults != 0;  // one that waits to be alone on a link keeps nobody else
     if (!full && posted < most && replay_segment(flow, *segment)) {
       ++posted;
@@ -397,11 +380,11 @@ std::uint32_t Engine::replay(Flow& flow, std::uint32_t most) {
     }
     if (flow.failed.load(std::memory_order_relaxed)) return posted;  // nothing is left of the list
     full |= !patient;
-    flow.replay[kept++] = segment;
+    waiting[kept++] = segment;
   }
-  flow.replay.resize(kept);
-  if (!flow.replay.empty() && flow.replay.front()->attempts >= kMostAttempts) {
-    const Segment& segment = *flow.replay.front();
+  waiting.resize(kept);
+  if (!waiting.empty() && waiting.front()->attempts >= kMostAttempts) {
+    const Segment& segment = *waiting.front();
     fail_flow(flow, Error(Status::rail_failed,
                           fmt::format("a chunk of {} bytes for {} was lost {} times over: giving up", segment.bytes,
                                       flow.route->who, segment.attempts),
@@ -457,9 +440,8 @@ bool Engine::report(bool idle) {
   const std::size_t turns = std::min<std::size_t>(reporting_.size(), settings_.batch);
   for (std::size_t i = 0; i < turns; ++i) {
     Flow& flow = *reporting_[i];
-    const bool due = idle || flow.unreported >= kReportEvery || flow.granted - flow.arrivals.next() < kFirstGrant / 2;
-    if (flow.unreported > 0 && due) moved |= post_acknowledgement(flow);
-    if (flow.unreported == 0 || flow.failed.load(std::memory_order_relaxed)) {
+    if (flow.receiver.owes_report() && (idle || flow.receiver.report_due())) moved |= post_acknowledgement(flow);
+    if (!flow.receiver.owes_report() || flow.failed.load(std::memory_order_relaxed)) {
       flow.in_reporting = false;
     } else {
       reporting_[kept++] = &flow;
@@ -498,7 +480,7 @@ bool Engine::post_report(Flow& flow, Link& link, memory::Buffer* buffer) {
   }
   link.report_posted();
   link.health.taken();
-  flow.unreported = 0;
+  flow.receiver.reported();
   return true;
 }
 

@@ -295,10 +295,11 @@ Error WindowState::timed_out(const char* call, int rank, std::int64_t nanosecond
   std::uint64_t sequence = 0;
   if (const transport::Flow* flow = engine_.existing_flow(rank)) {
     const transport::ProgressGuard hold(engine_.progress_lock());
-    sequence = flow->acknowledged;
+    sequence = flow->sender.acknowledged();
     state = fmt::format("{} operations outstanding, sequence {} of {} acknowledged, {} waiting to be sent",
-                        flow->outstanding.load(std::memory_order_relaxed), flow->acknowledged, flow->next_sequence,
-                        flow->queued);
+                        flow->outstanding.load(std::memory_order_relaxed), flow->sender.acknowledged(),
+                        flow->sender.next_sequence(),
+                        flow->sender.queued());
   }
   return {Status::timeout,
           fmt::format("{}: rank {} did not answer within {:.3f} s ({}); is it alive, and does it call progress?", call,

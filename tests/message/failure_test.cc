@@ -176,11 +176,9 @@ TEST_F(FailureT9, AnEndThatClosesWithAReceiveUnderWayTakesItsMemoryBackFromAPeer
 
 /// Lets the flow of a channel go on as if it had already carried so many segments.
 void begin_at(transport::Flow& flow, std::uint32_t sequence) {
-  flow.next_sequence = flow.acknowledged = flow.head_seen = flow.fence_sequence = sequence;
-  flow.limit = flow.granted = sequence + transport::kFirstGrant;
-  // The window begins with the number of its next segment.
-  std::memcpy(static_cast<void*>(&flow.arrivals), &sequence, sizeof sequence);
-  ASSERT_EQ(flow.arrivals.next(), sequence);
+  flow.sender = transport::FlowSender(sequence);
+  flow.receiver = transport::FlowReceiver(sequence);
+  flow.head_seen = sequence;
 }
 
 TEST_F(FailureT9, T11SequenceNumbersMayGoRoundWithOrWithoutADeadRail) {
@@ -202,7 +200,7 @@ TEST_F(FailureT9, T11SequenceNumbersMayGoRoundWithOrWithoutADeadRail) {
     ASSERT_TRUE(finish());
     bool wrapped = false;
     for (const transport::Flow* flow : yard_->at(0).engine().registry().routes()[0]->flows) {
-      wrapped = wrapped || flow->next_sequence < 0x80000000U;
+      wrapped = wrapped || flow->sender.next_sequence() < 0x80000000U;
     }
     EXPECT_TRUE(wrapped) << "not enough was sent";
     close_all();

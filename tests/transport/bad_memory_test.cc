@@ -98,7 +98,7 @@ TEST_F(BadMemoryTest, TheRestOfAFailedPutIsNotSentAndItsSignalIsTakenOut) {
   EXPECT_EQ(sent[1].record.kind, wire::RecordKind::nothing);
   EXPECT_EQ(sent[2].record.kind, wire::RecordKind::nothing) << "the signal";
   EXPECT_EQ(sent[2].record.exposed_region, 0U);
-  acknowledge(flow_->next_sequence);
+  acknowledge(flow_->sender.next_sequence());
   EXPECT_EQ(flow_->completed.load(), later);
   EXPECT_EQ(cause_of(bad), FailureCause::bad_memory);
   EXPECT_EQ(cause_of(later), FailureCause::none);
@@ -186,7 +186,7 @@ TEST_F(BadMemoryTest, WhereTheRailCannotTellTheChunkIsTriedAloneAFewTimes) {
     pass(1);
     if (!breaks) continue;
     bring_back(0);
-    fenced(0, epoch++, rounds == 0 ? 0 : flow_->acknowledged, 0, 0);
+    fenced(0, epoch++, rounds == 0 ? 0 : flow_->sender.acknowledged(), 0, 0);
     if (rounds > 0) acknowledge(1);
     pass(2);
   }

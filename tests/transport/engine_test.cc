@@ -243,7 +243,7 @@ TEST_F(EngineTest, MessagesThatDoNotFitAreDroppedAndCounted) {
   rails_[0]->land(0xffffffffU);
   engine_->progress();
   EXPECT_EQ(signals_[0], 1U) << "only the frame with a senseless acknowledgement counts, without it";
-  EXPECT_EQ(flow_->acknowledged, 0U);
+  EXPECT_EQ(flow_->sender.acknowledged(), 0U);
   const auto statistics = engine_->statistics();
   EXPECT_EQ(statistics.dropped_malformed, 3U);
   EXPECT_EQ(statistics.dropped_stale, 2U);

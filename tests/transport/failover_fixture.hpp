@@ -34,7 +34,7 @@ class FailoverTest : public EngineTest {
     header.records = 1;
     header.session = flow_->session_in;
     header.sequence = sequence;
-    header.acknowledged = flow_->acknowledged;
+    header.acknowledged = flow_->sender.acknowledged();
     header.limit = header.acknowledged + kFirstGrant;
     header.bytes = used;
     std::memcpy(bytes.data(), &header, sizeof header);

@@ -37,7 +37,7 @@ class RefusalTest : public EngineTest {
     header.records = static_cast<std::uint16_t>(records.size());
     header.session = flow_->session_in;
     header.sequence = sequence;
-    header.acknowledged = flow_->acknowledged;
+    header.acknowledged = flow_->sender.acknowledged();
     header.limit = header.acknowledged + kFirstGrant;
     header.bytes = used;
     std::memcpy(bytes.data(), &header, sizeof header);

@@ -166,7 +166,7 @@ TEST_F(SharedRoute, T8AnImmediateFurtherAheadThanAnyGrantIsNotTaken) {
   rails_[0]->land(wire::Immediate{wire::Immediate::kChunk, flow->id, kFirstGrant}.pack());
   pass();
   EXPECT_EQ(engine_->statistics().dropped_stale + engine_->statistics().dropped_malformed - before, 2U);
-  EXPECT_FALSE(flow->arrivals.arrived(3000));
+  EXPECT_FALSE(flow->receiver.has_arrived(3000));
 }
 
 TEST_F(SharedRoute, T8AFlowThatCloseWithOperationsUnderWayKeepsItsIdUntilTheRailHasLetGo) {
@@ -191,7 +191,7 @@ TEST_F(SharedRoute, T8AFlowThatCloseWithOperationsUnderWayKeepsItsIdUntilTheRail
   pass();
   EXPECT_EQ(engine_->flow_count(), 1U);
   EXPECT_EQ(two_.failures, 0);
-  const std::uint32_t segments = neighbour->next_sequence;
+  const std::uint32_t segments = neighbour->sender.next_sequence();
   rails_[0]->deliver(frame(neighbour->id, 200, 0, 5, segments));
   pass();
   EXPECT_EQ(neighbour->outstanding.load(), 0U) << "what the neighbour had under way is complete";
