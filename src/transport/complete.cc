@@ -23,7 +23,7 @@ void Engine::leave_flight(Segment& segment, bool delivered) {
   flow.route->bytes_in_flight -= segment.bytes;
   if (flow.bytes_in_flight == 0) --flow.route->bulk_flows;
   if (segment.faults != 0) {
-    end_isolation(segment);
+    Scheduler::end_alone(segment);
     segment.operation->cleared |= segment.alone && delivered;
   }
   if (delivered) {
@@ -92,7 +92,7 @@ void Engine::give_up_atomic(Operation& operation, FailureCause cause) {
 
 void Engine::release_segment(Segment* segment) {
   Operation* operation = segment->operation;
-  if (segment->faults != 0) end_isolation(*segment);
+  if (segment->faults != 0) Scheduler::end_alone(*segment);
   if (segment->void_frame != nullptr) frames_->give(segment->void_frame);
   segments_.give(segment);
   if (--operation->segments == 0 && operation->whole && operation->unfinished == 0) release_operation(operation);

@@ -39,6 +39,7 @@ Engine::Engine(EngineParts parts)
       rails_(std::move(parts.rails)),
       progress_lock_(settings_.threads != "single" || settings_.progress == "thread"),
       flows_(parts.size > 0 ? static_cast<std::size_t>(parts.size) : kMostFlows),
+      scheduler_(settings_.batch),
       operations_(kOperationsPerBlock, kMostOperations),
       segments_(kSegmentsPerBlock, kMostSegments),
       slots_(kSlots) {
@@ -293,7 +294,7 @@ bool Engine::progress() {
   now_ = clock_->now();
   std::size_t happened = poll_rails();
   if (!ready_.empty() && release_all_ready()) ++happened;
-  if (!active_.empty() && transmit()) ++happened;
+  if (scheduler_.has_work() && transmit()) ++happened;
   idle_passes_ = happened == 0 ? idle_passes_ + 1 : 0;
   if (!reporting_.empty() && report(idle_passes_ >= 1)) ++happened;
   if (!noticing_.empty() && answer_notices()) ++happened;

@@ -33,6 +33,7 @@
 #include "transport/pool.hpp"
 #include "transport/progress_lock.hpp"
 #include "transport/registry.hpp"
+#include "transport/scheduler.hpp"
 #include "transport/sleepers.hpp"
 #include "transport/slots.hpp"
 
@@ -185,7 +186,7 @@ class Engine {
   bool try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ticket& ticket);
   bool try_message(Flow& flow, const MessageRecord& message, std::uint64_t& number);
   /// A small message of the user's left or arrived on the flow: whoever sends such only waits for each.
-  void note_small(Flow& flow) const;
+  void note_small(Flow& flow) const { Scheduler::note_small(flow, now_); }
   /// The longest body of a message.
   static constexpr std::size_t kMostMessage = wire::kFrameBytes - wire::kRecordsAt - wire::record_bytes(0);
   /// An ordered write over all links and, after it, a signal or a message.
@@ -403,14 +404,6 @@ class Engine {
   std::uint32_t replay(Flow& flow, std::uint32_t most);
   bool replay_segment(Flow& flow, Segment& segment);
   void queue_replies(Flow& flow);
-  /// Links that were tried and had no room, as bits.
-  using Tried = std::uint64_t;
-  template <typename HasRoom>
-  static Link* choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room);
-  Link* choose_for_frame(Flow& flow, bool full, Tried tried, bool suspects = false);
-  Link* choose_for_chunk(Flow& flow, Tried tried) const;
-  void note_chunk(Flow& flow) const;
-  bool beside_latency_flow(const Flow& flow) const;
   fabric::Post post_chunk_on(Flow& flow, Operation& operation, Link& link);
   fabric::Post post_segment(Flow& flow, Segment& segment, Link& link);
   fabric::Post hand_over(Flow& flow, Segment& segment, Link& link);
@@ -446,8 +439,6 @@ class Engine {
   bool make_void(Segment& segment);
   bool post_void(Flow& flow, Operation& operation);
   void note_fault(Segment& segment);
-  Link* isolate(Flow& flow, const Segment& segment);
-  static void end_isolation(Segment& segment);
 
   // notice.cc
   void note_for(Route& route);
@@ -590,8 +581,8 @@ class Engine {
   Registry registry_;
   std::deque<std::uint16_t> free_ids_;  ///< the one that was freed first is used first
   std::uint32_t ids_made_ = 0;
-  std::uint32_t leaving_ = 0;     ///< flows and routes that wait for what the rails still hold
-  std::vector<Flow*> active_;     ///< have something to send
+  std::uint32_t leaving_ = 0;  ///< flows and routes that wait for what the rails still hold
+  Scheduler scheduler_;
   std::vector<Flow*> reporting_;  ///< owe an acknowledgement
   std::vector<Flow*> ready_;      ///< have held frames whose turn has come
   std::vector<Route*> watched_;   ///< have something under way, or a link in trouble

@@ -51,11 +51,11 @@ bool Engine::send_notice(Flow& flow, Link& link, const wire::RecordHeader& recor
 
 /// Over the best link that takes it.
 bool Engine::send_notice(Flow& flow, const wire::RecordHeader& record, std::span<const std::byte> body) {
-  for (Tried tried = 0;;) {
-    Link* link = choose_for_frame(flow, true, tried, true);
+  for (Scheduler::Tried tried = 0;;) {
+    Link* link = Scheduler::link_for_notice(flow, tried);
     if (link == nullptr) return false;
     if (send_notice(flow, *link, record, body)) return true;
-    tried |= Tried{1} << flow.route->index_of(*link);
+    tried = Scheduler::with(tried, flow, *link);
   }
 }
 

@@ -115,7 +115,7 @@ void Engine::on_landed(const fabric::Event& event, std::size_t rail) {
   }
   Flow& flow = *found;
   flow.route->heard_at = beat_;
-  note_chunk(flow);
+  Scheduler::note_chunk(flow);
   if (!flow.receiver.on_landed(immediate.sequence)) {
     ++counts_.dropped_stale;
     return;

@@ -223,7 +223,7 @@ bool Engine::post_void(Flow& flow, Operation& operation) {
     if (operation.segments == 0) release_operation(&operation);
     return true;
   }
-  Link* const link = flow.sender.may_send(window_) ? choose_for_frame(flow, true, 0) : nullptr;
+  Link* const link = flow.sender.may_send(window_) ? Scheduler::link_for_frame(flow, true, 0) : nullptr;
   Segment* const segment = link != nullptr ? segments_.take() : nullptr;
   if (segment == nullptr) return false;
   segment->tag = static_cast<std::uint8_t>(Tag::segment);
@@ -254,28 +254,6 @@ void Engine::note_fault(Segment& segment) {
   if (segment.alone && !operation.cleared) ++operation.faults;
   if (operation.faults >= kMostTrials || segment.faults > kMostTrials)
     fail_operation(operation, FailureCause::bad_memory, segment.sequence);
-}
-
-/// A link for a chunk that may have broken the last one: alone on it, so that nothing else can be blamed, or suffer.
-Link* Engine::isolate(Flow& flow, const Segment& segment) {
-  if (segment.operation->on_trial && !segment.alone) return nullptr;  // one of its chunks at a time
-  Link* best = nullptr;
-  for (Link& link : flow.route->links) {
-    if (!link.up() || (link.sole != nullptr && link.sole != &segment)) continue;
-    if (best == nullptr || link.sole == &segment || link.bytes_in_flight() < best->bytes_in_flight()) best = &link;
-    if (link.sole == &segment) break;
-  }
-  if (best == nullptr) return nullptr;
-  best->sole = &segment;  // nothing more is put there
-  return best->bytes_in_flight() == 0 ? best : nullptr;
-}
-
-/// The segment is done with, or no link has it.
-void Engine::end_isolation(Segment& segment) {
-  if (segment.alone) segment.operation->on_trial = false;
-  for (Link& link : segment.operation->flow->route->links) {
-    if (link.sole == &segment) link.sole = nullptr;
-  }
 }
 
 }  // namespace railyard::transport

@@ -24,11 +24,11 @@ void Engine::close_flow(Flow& flow) {
   flows_[flow.id].store(nullptr, std::memory_order_release);
   fail_flow(flow, Error(Status::invalid, "closed by its own user"));
   // A transport that failed one flow goes on with the others: its route is theirs.
-  std::erase(active_, &flow);
+  scheduler_.remove(flow);
   std::erase(reporting_, &flow);
   std::erase(ready_, &flow);
   std::erase(refusing_, &flow);
-  flow.in_active = flow.in_reporting = flow.in_ready = flow.in_refusing = false;
+  flow.in_reporting = flow.in_ready = flow.in_refusing = false;
   std::erase_if(fence_requests_, [&flow](const FenceRequest& request) { return request.flow == &flow; });
   if (flow.heard) --heard_flows_;
   Route& route = *flow.route;

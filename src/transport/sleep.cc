@@ -114,7 +114,7 @@ bool Engine::rest(std::int64_t idle, std::int64_t left, bool& insist, Sleepers* 
 
 /// How long nothing needs to be done if nobody says anything.
 std::int64_t Engine::next_look() const {
-  const bool unfinished = !active_.empty() || !reporting_.empty() || !ready_.empty() || !noticing_.empty() ||
+  const bool unfinished = scheduler_.has_work() || !reporting_.empty() || !ready_.empty() || !noticing_.empty() ||
                           !refusing_.empty() || !losing_.empty() || !fence_requests_.empty() || !gossip_.empty() ||
                           leaving_ != 0;
   std::int64_t longest = kLongestSleep;

@@ -26,9 +26,7 @@ std::uint64_t Engine::count_submission(Flow& flow) {
 
 void Engine::activate(Flow& flow) {
   if (begin_watch(*flow.route)) nudge_due_ = true;
-  if (flow.in_active) return;
-  flow.in_active = true;
-  active_.push_back(&flow);
+  scheduler_.add(flow);
 }
 
 Operation* Engine::queue_operation(Flow& flow, Operation::Kind kind) {

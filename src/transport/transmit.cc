@@ -1,4 +1,4 @@
-/// The transmit scheduler: the only place that posts. Data, answers and acknowledgements all leave through here.
+/// Transmitting: the only place that posts. Data, answers and acknowledgements all leave through here.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,54 +10,14 @@
 namespace railyard::transport {
 namespace {
 
-/// Frames in flight on a link before the next one waits for company: an idle link sends at once, a busy one fills
-/// frames.
-constexpr std::uint32_t kEagerFrames = 2;
-/// Full frames in flight on a link.
-constexpr std::uint32_t kMostFrames = 64;
 /// A frame with less room than this is full.
 constexpr std::size_t kFullMargin = 128;
-/// Acknowledgements in flight on a link: one that swallows them must not take them all.
-constexpr std::uint32_t kMostReports = 8;
-/// More than any load: a suspected link is the last choice.
-constexpr double kSuspectLoad = 1e9;
 /// A chunk that was lost so often is not the rails' fault.
 constexpr std::uint8_t kMostAttempts = 100;
-/// Beside a latency-sensitive flow one chunk of this size is in flight on a route: whatever a rail copies while it is
-/// polled, the latency-sensitive flow waits for.
-constexpr std::uint32_t kBesideLatencyFlow = 24 * 1024;
-/// A flow with so many small messages and no chunk between them is latency-sensitive.
-constexpr std::uint32_t kLatencyFlowMessages = 16;
-/// So long after it spoke the way is kept free for it.
-constexpr std::int64_t kLatencyFlowNanoseconds = 5'000'000;
-
 }  // namespace
 
 bool Engine::transmit() {
-  // Each flow in turn, a quarter of the batch each, until the batch is used up: no flow starves another.
-  const std::uint32_t share = std::max(settings_.batch / 4, 1U);
-  std::uint32_t left = settings_.batch;
-  std::size_t turns = std::min<std::size_t>(active_.size(), settings_.batch);
-  bool moved = false;
-  std::size_t kept = 0;
-  std::size_t seen = 0;
-  for (; seen < active_.size() && turns > 0 && left > 0; ++seen, --turns) {
-    Flow& flow = *active_[seen];
-    const std::uint32_t posted = transmit_flow(flow, std::min(share, left));
-    left -= std::min(posted, left);
-    moved |= posted > 0;
-    if (!flow.sender.has_work() && flow.receiver.replies.empty()) {
-      flow.in_active = false;
-    } else {
-      active_[kept++] = &flow;
-    }
-  }
-  // Flows that had their turn go behind those that had none.
-  const auto first = active_.begin() + static_cast<std::ptrdiff_t>(kept);
-  const auto unseen = active_.begin() + static_cast<std::ptrdiff_t>(seen);
-  active_.erase(first, unseen);
-  std::rotate(active_.begin(), active_.begin() + static_cast<std::ptrdiff_t>(kept), active_.end());
-  return moved;
+  return scheduler_.take_turns([this](Flow& flow, std::uint32_t most) { return transmit_flow(flow, most); });
 }
 
 std::uint32_t Engine::transmit_flow(Flow& flow, std::uint32_t most) {
@@ -109,64 +69,6 @@ void Engine::queue_replies(Flow& flow) {
   replies.erase(replies.begin(), replies.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
-/// The least loaded link that has room and was not tried yet; among equals the first from `first` on. What is lost with
-/// a link waits for a fence: while there is a link that nobody suspects, new segments wait for that one.
-template <typename HasRoom>
-Link* Engine::choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room) {
-  Link* best = nullptr;
-  double best_load = 0;
-  std::vector<Link>& links = flow.route->links;
-  const std::size_t count = links.size();
-  bool trusted = false;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t index = (first + i) % count;
-    Link& link = links[index];
-    trusted |= link.up() && !link.suspect();
-    if ((tried >> index & 1U) != 0 || !link.up() || !has_room(link, flow.shares[index])) continue;
-    const double load = count == 1 ? 0 : link.load() + (link.suspect() ? kSuspectLoad : 0);
-    if (best == nullptr || load < best_load) {
-      best = &link;
-      best_load = load;
-    }
-  }
-  return best != nullptr && best->suspect() && trusted && !suspects ? nullptr : best;
-}
-
-Link* Engine::choose_for_frame(Flow& flow, bool full, Tried tried, bool suspects) {
-  // A frame waits for company of its own flow only.
-  const std::uint32_t most = full ? kMostFrames : kEagerFrames;
-  return choose(flow, flow.first_link, tried, suspects, [most](const Link& link, const Share& share) {
-    return share.frames < most && link.frames_in_flight() < kMostFrames;
-  });
-}
-
-void Engine::note_small(Flow& flow) const {
-  if (++flow.lone_messages < kLatencyFlowMessages) return;
-  flow.route->latency_flow = &flow;
-  flow.route->latency_flow_at = now_;
-}
-
-void Engine::note_chunk(Flow& flow) const {
-  flow.lone_messages = 0;
-  if (flow.route->latency_flow == &flow) flow.route->latency_flow = nullptr;
-}
-
-bool Engine::beside_latency_flow(const Flow& flow) const {
-  const Route& route = *flow.route;
-  return route.latency_flow != nullptr && route.latency_flow != &flow && route.moved_by_us &&
-         now_ - route.latency_flow_at < kLatencyFlowNanoseconds;
-}
-
-/// The link for the next chunk. Flows that share a link have equal parts of what may be in flight on it; one that has
-/// nothing there yet need not wait for the others.
-Link* Engine::choose_for_chunk(Flow& flow, Tried tried) const {
-  if (flow.route->bytes_in_flight != 0 && beside_latency_flow(flow)) return nullptr;
-  const std::uint64_t flows = std::max(flow.route->bulk_flows, 1U);
-  return choose(flow, flow.first_chunk, tried, false, [flows](const Link& link, const Share& share) {
-    return link.sole == nullptr && (share.bytes == 0 || (link.has_room() && share.bytes < link.window() / flows));
-  });
-}
-
 std::uint32_t Engine::grant(Flow& flow) {
   // Every sender that is heard gets an equal share of the buffers, at least the first grant, at most a window. A grant
   // is never taken back: the limit only rises.
@@ -194,8 +96,8 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
   const bool full = operation.next != nullptr || buffer.bytes + kFullMargin > wire::kFrameBytes;
   Segment* segment = nullptr;
   Link* link = nullptr;
-  for (Tried tried = 0; segment == nullptr; tried |= Tried{1} << flow.route->index_of(*link)) {
-    link = choose_for_frame(flow, full, tried);
+  for (Scheduler::Tried tried = 0; segment == nullptr; tried = Scheduler::with(tried, flow, *link)) {
+    link = Scheduler::link_for_frame(flow, full, tried);
     segment = link != nullptr ? segments_.take() : nullptr;
     if (segment == nullptr) return false;
     segment->tag = static_cast<std::uint8_t>(Tag::segment);
@@ -219,18 +121,18 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
 
 bool Engine::post_chunk(Flow& flow, Operation& operation) {
   if (operation.kind == Operation::Kind::write && !flow.sender.may_send(window_)) return false;
-  for (Tried tried = 0;;) {
-    Link* link = choose_for_chunk(flow, tried);
+  for (Scheduler::Tried tried = 0;;) {
+    Link* link = Scheduler::link_for_chunk(flow, tried, now_);
     if (link == nullptr) return false;
     switch (post_chunk_on(flow, operation, *link)) {
       case fabric::Post::posted:
-        flow.first_chunk = (flow.route->index_of(*link) + 1U) % static_cast<std::uint32_t>(flow.shares.size());
+        Scheduler::chunk_posted(flow, *link);
         return true;
       case fabric::Post::failed:
         post_failed(flow, *link);
         return false;
       case fabric::Post::busy:
-        tried |= Tried{1} << flow.route->index_of(*link);
+        tried = Scheduler::with(tried, flow, *link);
     }
   }
 }
@@ -257,14 +159,10 @@ bool Engine::post_atomic(Flow& flow, Operation& operation) {
 fabric::Post Engine::post_chunk_on(Flow& flow, Operation& operation, Link& link) {
   Segment* segment = segments_.take();
   if (segment == nullptr) return fabric::Post::busy;
-  const std::uint64_t left = operation.bytes - operation.started;
-  // A remainder shorter than half a chunk rides along rather than on its own.
-  const std::uint32_t chunk = beside_latency_flow(flow) ? std::min(link.chunk(), kBesideLatencyFlow) : link.chunk();
-  const bool last = left <= chunk + chunk / 2 && left <= flow.route->max_write;
   segment->tag = static_cast<std::uint8_t>(Tag::segment);
   segment->operation = &operation;
   segment->offset = operation.started;
-  segment->bytes = static_cast<std::uint32_t>(last ? left : std::min<std::uint64_t>(left, chunk));
+  segment->bytes = Scheduler::chunk_bytes(flow, link, operation.bytes - operation.started, now_);
   segment->sequence = flow.sender.next_sequence();
   const fabric::Post answer = post_segment(flow, *segment, link);
   if (answer != fabric::Post::posted) {
@@ -303,7 +201,7 @@ fabric::Post Engine::post_segment(Flow& flow, Segment& segment, Link& link) {
     if (flow.bytes_in_flight == 0) ++flow.route->bulk_flows;
     flow.bytes_in_flight += segment.bytes;
     flow.route->bytes_in_flight += segment.bytes;
-    note_chunk(flow);
+    Scheduler::note_chunk(flow);
   }
   RailStatistics& statistics = rail_states_[link.rail()].statistics;
   switch (kind) {
@@ -360,8 +258,9 @@ fabric::Post Engine::hand_over(Flow& flow, Segment& segment, Link& link) {
   options.immediate = wire::Immediate{wire::Immediate::kChunk, flow.remote_id, segment.sequence}.pack();
   // Balancing needs to know when bytes arrived, not when the sender's host has swallowed them; so does whoever keeps
   // the way free for a latency-sensitive flow.
-  options.delivery_complete = rail.capabilities().delivery_complete &&
-                              (!ordered || flow.shares.size() > 1 || beside_latency_flow(flow) || segment.faults != 0);
+  options.delivery_complete =
+      rail.capabilities().delivery_complete &&
+      (!ordered || flow.shares.size() > 1 || Scheduler::yields(flow, now_) || segment.faults != 0);
   return rail.write(remote, local, options, &segment);
 }
 
@@ -407,9 +306,10 @@ bool Engine::replay_segment(Flow& flow, Segment& segment) {
   }
   const bool frame = operation.kind == Operation::Kind::frame || segment.voided;
   const bool alone = !frame && segment.faults != 0;
-  for (Tried tried = 0;;) {
-    Link* link = frame ? choose_for_frame(flow, true, tried) : choose_for_chunk(flow, tried);
-    if (alone) link = tried == 0 ? isolate(flow, segment) : nullptr;
+  for (Scheduler::Tried tried = 0;;) {
+    Link* link = frame   ? Scheduler::link_for_frame(flow, true, tried)
+                 : alone ? (tried == 0 ? Scheduler::link_alone(flow, segment) : nullptr)
+                         : Scheduler::link_for_chunk(flow, tried, now_);
     if (link == nullptr) return false;
     segment.again = segment.lost = false;
     const fabric::Post answer = post_segment(flow, segment, *link);
@@ -425,7 +325,7 @@ bool Engine::replay_segment(Flow& flow, Segment& segment) {
       post_failed(flow, *link);
       return false;
     }
-    tried |= Tried{1} << flow.route->index_of(*link);
+    tried = Scheduler::with(tried, flow, *link);
   }
 }
 
@@ -454,15 +354,14 @@ bool Engine::report(bool idle) {
 }
 
 bool Engine::post_acknowledgement(Flow& flow) {
-  const auto has_room = [](const Link& each, const Share&) { return each.reports_in_flight() < kMostReports; };
-  for (Tried tried = 0;;) {
-    Link* link = choose(flow, flow.first_link, tried, true, has_room);
+  for (Scheduler::Tried tried = 0;;) {
+    Link* link = Scheduler::link_for_report(flow, tried);
     memory::Buffer* buffer = link != nullptr ? reports_->take() : nullptr;
     if (buffer == nullptr) return false;
     buffer->bytes = wire::kRecordsAt;
     write_header(flow, buffer->data, wire::FrameKind::acknowledge, 0, 0, buffer->bytes);
     if (post_report(flow, *link, buffer)) break;
-    tried |= Tried{1} << flow.route->index_of(*link);
+    tried = Scheduler::with(tried, flow, *link);
   }
   ++counts_.acknowledgements_sent;
   return true;
