@@ -53,7 +53,7 @@ Result<void> Worker::start(WorkerParts parts) {
   auto opened = transport::Engine::open(std::move(engine));
   if (!opened) return std::move(opened.error());
   engine_ = std::move(*opened);
-  engine_->set_awake([this] { return called_.load(std::memory_order_seq_cst) != nullptr; });
+  engine_->waiting().set_awake([this] { return called_.load(std::memory_order_seq_cst) != nullptr; });
   return {};
 }
 
@@ -239,7 +239,7 @@ void Worker::call(ChannelState& channel) {
     // Release: whoever takes the list sees the link. Sequentially consistent: `nudge` sees who began to sleep before
     // this, and who begins later sees this.
   } while (!called_.compare_exchange_weak(head, &channel, std::memory_order_seq_cst, std::memory_order_relaxed));
-  engine_->nudge();
+  engine_->waiting().nudge();
 }
 
 void Worker::take_calls() {
@@ -264,7 +264,7 @@ void Worker::linger(ChannelState& channel) {
   if (channel.lingers) return;
   channel.lingers = true;
   lingering_.push_back(&channel);
-  engine_->limit_sleep(kLookEvery);
+  engine_->waiting().limit_sleep(kLookEvery);
 }
 
 void Worker::touch_lingering() {
@@ -276,7 +276,7 @@ void Worker::touch_lingering() {
     touch(*channel);
   }
   lingering_.clear();
-  engine_->limit_sleep(INT64_MAX);
+  engine_->waiting().limit_sleep(INT64_MAX);
 }
 
 bool Worker::serve() {
@@ -298,7 +298,7 @@ bool Worker::serve() {
 
 /// Whoever waits for a message has nothing under way itself: that its peer is gone would come to nobody's notice.
 void Worker::ask_after_peers() {
-  if (++passes_ % kPassesPerLook != 0 && !engine_->just_woke()) return;
+  if (++passes_ % kPassesPerLook != 0 && !engine_->waiting().just_woke()) return;
   const std::int64_t now = engine_->clock().now();
   if (now - asked_at_ < kAskEvery) return;
   asked_at_ = now;

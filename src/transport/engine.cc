@@ -21,6 +21,9 @@ constexpr std::size_t kMostReceives = 16384;  // posted or held
 constexpr std::size_t kMostReports = 256;
 constexpr std::size_t kReportsPerLink = 16;  // one that takes none away must not leave the others without
 constexpr std::size_t kReportsPerBlock = 64;
+constexpr std::int64_t kLongestSleep = 500'000'000;  ///< with nothing under way: peers that died are found out
+constexpr std::int64_t kLeastWatch = 1'000'000;      ///< between two looks at links with something under way
+constexpr std::int64_t kMostWatch = 5'000'000;
 constexpr std::int64_t kLookEvery = 1'000'000;  // nanoseconds between two looks at the links
 constexpr std::size_t kOperationsPerBlock = 64;
 constexpr std::size_t kMostOperations = 131072;
@@ -42,7 +45,8 @@ Engine::Engine(EngineParts parts)
       scheduler_(settings_.batch),
       operations_(kOperationsPerBlock, kMostOperations),
       segments_(kSegmentsPerBlock, kMostSegments),
-      slots_(kSlots) {
+      slots_(kSlots),
+      waiting_(*clock_, progress_lock_, rail_views_, settings_.wait, [this] { return agenda(); }) {
   for (const auto& rail : rails_) rail_views_.push_back(rail.get());
 }
 
@@ -73,8 +77,7 @@ Result<void> Engine::start() {
   failover_ = settings_.failover != "off";
   deadline_floor_ = std::int64_t{settings_.ack_deadline_ms} * 1'000'000;
   peer_timeout_ = std::int64_t{settings_.peer_timeout_ms} * 1'000'000;
-  looked_at_ = moved_at_ = clock_->now();
-  wait_policy_ = wait_policy(settings_.wait);
+  looked_at_ = clock_->now();
 
   auto frames = memory::Slab::open(rail_views_, wire::kFrameBytes, kFramesPerBlock, kMostFrames);
   if (!frames) return std::move(frames.error());
@@ -305,13 +308,22 @@ bool Engine::progress() {
   if (leaving_ != 0) retire();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
   ring();
-  // The progress lock's holder is the only writer.
-  passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  just_woke_ = false;
-  if (happened != 0) moved_at_ = now_;
-  if (led_.load(std::memory_order_relaxed) || followers_.load(std::memory_order_relaxed) != 0) [[unlikely]]
-    wake_sleepers(happened != 0);
+  waiting_.passed(now_, happened != 0);
   return happened != 0;
+}
+
+/// How long nothing needs to be done if nobody says anything.
+Waiting::Agenda Engine::agenda() const {
+  const bool unfinished = scheduler_.has_work() || !reporting_.empty() || !ready_.empty() || !noticing_.empty() ||
+                          !refusing_.empty() || !losing_.empty() || !fence_requests_.empty() || !gossip_.empty() ||
+                          leaving_ != 0;
+  std::int64_t next_look = kLongestSleep;
+  if (unfinished) {
+    next_look = kLeastWatch;
+  } else if (!watched_.empty()) {
+    next_look = std::clamp(deadline_floor_ / 4, kLeastWatch, kMostWatch);
+  }
+  return {next_look, outstanding() != 0 || !watched_.empty()};
 }
 
 bool Engine::pass(Pace& pace) {
@@ -343,6 +355,17 @@ void Engine::post_receives(std::size_t rail) {
     }
     ++state.posted_receives;
   }
+}
+
+void Engine::wake_peer(int peer) {
+  if (peer == rank_) return waiting_.nudge();
+  const ProgressGuard hold(progress_lock_);
+  const Flow* const known = existing_flow(peer);
+  if (known == nullptr || known->failed.load(std::memory_order_relaxed)) return;
+  ++counts_.direct_wakes;
+  for (const Link& link : known->route->links)
+    if (link.up() && rails_[link.rail()]->wake(link.remote())) return;
+  check_on(*known->route);  // where no rail rings, anything that arrives there does
 }
 
 WorldStatistics Engine::statistics() const {

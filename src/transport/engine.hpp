@@ -1,6 +1,6 @@
 /// Engine: the transport of one process. Owns flows, links and what is under way; every guarantee of the design's
 /// section 3 lives here, once, for all drivers. It owns no thread: whoever holds the progress lock moves it on, and
-/// whoever has nothing to do may sleep on its rails (sleep.cc).
+/// whoever has nothing to do may sleep on its rails (waiting.hpp).
 ///
 /// One pass (`progress`): poll every rail (at most a batch each), apply what arrived in sequence, post what waits, send
 /// acknowledgements that found no frame to ride on, and once a millisecond look after the links (docs/failover.md).
@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/fd.hpp"
 #include "base/id_table.hpp"
 #include "base/identity.hpp"
 #include "fabric/rail.hpp"
@@ -34,8 +33,8 @@
 #include "transport/progress_lock.hpp"
 #include "transport/registry.hpp"
 #include "transport/scheduler.hpp"
-#include "transport/sleepers.hpp"
 #include "transport/slots.hpp"
+#include "transport/waiting.hpp"
 
 namespace railyard::transport {
 
@@ -204,9 +203,9 @@ class Engine {
     transmit_flow(flow, settings_.batch);
     ring();
     // Nobody knows whether the caller comes again, to send the rest or to look after the links.
-    if (flow.sender.has_queued()) nudge();
+    if (flow.sender.has_queued()) waiting_.nudge();
     if (std::exchange(nudge_due_, false)) [[unlikely]]
-      nudge_later();
+      waiting_.nudge_later();
   }
 
   /// One bounded pass. Returns whether anything happened.
@@ -253,10 +252,6 @@ class Engine {
 
   /// Passes between two looks at the clock in a wait.
   static constexpr std::uint32_t kPassesPerLook = 16;
-  /// Time without news before a wait lets others have the core: longer than an answer takes to come back.
-  static constexpr std::int64_t kSpinNanoseconds = 100'000;
-  /// And before it sleeps in the kernel, unless the settings say otherwise.
-  static constexpr std::int64_t kYieldNanoseconds = 2'000'000;
   /// Runs passes until `done` answers true; false when `nanoseconds` have gone by first.
   /// `sleepers`: counts those who sleep, for threads and peers that change what `done` looks at past the engine; null:
   /// only passes do.
@@ -268,61 +263,13 @@ class Engine {
   /// The pass that is due, if no other thread is making one. Returns whether anything happened.
   bool pass(Pace& pace);
 
-  // ---- Sleeping: sleep.cc. Without the progress lock ----
-
-  /// Passes that anybody has made so far.
-  std::uint64_t passes() const { return passes_.load(std::memory_order_relaxed); }
-  /// What a sleeper waits for beside the rails.
-  struct SleepOn {
-    int descriptor = -1;
-    std::function<bool()> awake = {};        ///< asked once peers and callers would wake it: true: it does not sleep
-    std::int64_t longest_blind = 2'000'000;  ///< between two polls of rails that wake nobody, nothing under way
-    /// A timer of a sleeper that waits for nothing itself: when callers submit or make passes, it is woken a moment
-    /// later, in case they leave the rest to it. At once, it would want their core and the progress lock. -1: it is no
-    /// such.
-    int timer = -1;
-  };
-  enum class Slept : std::uint8_t {
-    yes,         ///< something happened, or the time is over
-    others_are,  ///< another thread makes passes or sleeps on the rails itself
-    poll_first,  ///< a rail has something to do
-  };
-  /// Sleeps until a rail or a caller has something to do, a link must be looked after, or the time is over. `seen`: the
-  /// passes that the caller knows of; more: others are at it. `insist`: a rail that must be polled is polled a little
-  /// later.
-  Slept sleep(std::int64_t nanoseconds, std::uint64_t seen, bool insist, const SleepOn& also);
-  /// Sleeps until another thread's pass has brought something, or the time is over.
-  void follow(std::int64_t nanoseconds, const SleepOn& also);
+  /// How threads sleep until there is something to do, and are woken.
+  Waiting& waiting() { return waiting_; }
+  const Waiting& waiting() const { return waiting_; }
   /// For whoever has changed a word that threads of a peer may wait for, past the engine: wakes them.
   void wake_peer(int peer);
-  /// How often a thread of this process that slept on the rails was woken by another one.
-  std::uint64_t nudges() const { return nudges_.load(std::memory_order_relaxed); }
-  /// Wakes whoever sleeps on the rails.
-  void nudge() {
-    // Pairs with `sleep`, which says that it sleeps and then looks for what came before this.
-    if (sleeping_.load(std::memory_order_seq_cst) && sleeping_.exchange(false)) ring_bell();
-  }
-  /// A thread sleeps on the rails: it moves things on when it wakes.
-  bool attended() const { return led_.load(std::memory_order_relaxed); }
-  /// With the progress lock held: whoever sleeps wakes after so long at most. For users of the engine with clocks of
-  /// their own.
-  void limit_sleep(std::int64_t nanoseconds) { sleep_limit_ = nanoseconds; }
-  /// With the progress lock held: what `SleepOn::awake` is for one sleeper, for all.
-  void set_awake(std::function<bool()> awake) { awake_ = std::move(awake); }
-  /// With the progress lock held: this is the first pass after a sleep.
-  bool just_woke() const { return just_woke_; }
-
-  /// For a caller who sleeps elsewhere on what `watch_descriptors` names, put together in `outside`: the same as
-  /// `sleep`, in two parts, each with the progress lock held. Whoever sleeps on the rails leaves it to the caller.
-  Slept begin_sleep(bool insist, std::int64_t& nanoseconds, int outside);
-  void end_sleep(bool rung = true);
-  /// What becomes readable then: the rails' own, and the one that callers ring.
-  Result<std::vector<int>> watch_descriptors();
-  /// Such a caller was called, and has not come yet.
-  bool outside_is_late() const;
 
  private:
-  enum class WaitPolicy : std::uint8_t { automatic, spin, yield, sleep };
   struct LinkRef {
     Route* route = nullptr;
     std::uint16_t index = 0;
@@ -362,19 +309,7 @@ class Engine {
   std::size_t poll_rails();
   void note_backpressure() { ++counts_.backpressure; }
 
-  // sleep.cc
-  /// What a wait without news for `idle` does. `insist`: its own, between two calls. True: it has slept.
-  bool rest(std::int64_t idle, std::int64_t left, bool& insist, Sleepers* sleepers, const std::function<bool()>& done);
-  bool stays_awake(std::int64_t idle);
-  Slept lead(bool insist, std::int64_t& nanoseconds, int outside, const SleepOn& also);
-  std::int64_t next_look() const;
-  std::int64_t blind_nap(std::int64_t longest) const;
-  Result<void> open_bell();
-  void ring_bell();
-  void wake_sleepers(bool news);
-  void nudge_later();
-  void tell_followers();
-  static WaitPolicy wait_policy(const std::string& word);
+  Waiting::Agenda agenda() const;
 
   // submit.cc
   Operation* open_frame(Flow& flow, std::size_t bytes);
@@ -605,25 +540,8 @@ class Engine {
   std::atomic<int> last_lost_{-1};
   WorldStatistics counts_;
 
-  // Sleeping.
-  WaitPolicy wait_policy_ = WaitPolicy::automatic;
-  std::atomic<std::uint64_t> passes_{0};
-  std::int64_t moved_at_ = 0;          ///< the last pass in which something happened
-  std::atomic<bool> led_{false};       ///< somebody sleeps on the rails
-  std::atomic<bool> sleeping_{false};  ///< and nobody has woken it yet
-  std::atomic<std::uint32_t> followers_{0};
-  std::atomic<std::uint32_t> news_{0};  ///< what followers sleep on
-  /// Changes whenever somebody begins to sleep on the rails, and whenever a pass of another ends that.
-  std::atomic<std::uint64_t> leaders_{0};
-  std::atomic<int> outside_{-1};  ///< where the leader sleeps if not in `sleep`
-  int timer_ = -1;                ///< the leader's; see SleepOn
-  bool timer_runs_ = false;
+  Waiting waiting_;
   bool nudge_due_ = false;  ///< once what is being submitted has left
-  std::atomic<std::uint64_t> nudges_{0};
-  bool just_woke_ = false;
-  std::int64_t sleep_limit_ = INT64_MAX;
-  std::function<bool()> awake_;
-  Fd bell_;
 };
 
 template <typename Done>
@@ -644,9 +562,9 @@ bool Engine::wait_until(Done&& done, std::int64_t nanoseconds, Sleepers* sleeper
     const std::int64_t now = clock_->now();
     if (now - start >= nanoseconds) return false;
     if (std::exchange(moved, false)) news = now;
-    if (now - news < kSpinNanoseconds) continue;
+    if (now - news < Waiting::kSpinNanoseconds) continue;
     // One pass between two sleeps.
-    if (!rest(now - news, nanoseconds - (now - start), insist, sleepers, std::ref(done))) continue;
+    if (!waiting_.rest(now - news, nanoseconds - (now - start), insist, sleepers, std::ref(done))) continue;
     if (done()) return true;
     pass = kPassesPerLook - 1;
   }
@@ -667,8 +585,8 @@ bool Engine::wait_for_word(Done&& done, std::int64_t nanoseconds, Pace& pace, Sl
     if (start < 0) start = news = now;
     if (now - start >= nanoseconds) return false;
     if (moved) news = now;
-    rested = now - news >= kSpinNanoseconds &&
-             rest(now - news, nanoseconds - (now - start), insist, sleepers, std::ref(done));
+    rested = now - news >= Waiting::kSpinNanoseconds &&
+             waiting_.rest(now - news, nanoseconds - (now - start), insist, sleepers, std::ref(done));
   }
 }
 

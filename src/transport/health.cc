@@ -38,7 +38,7 @@ constexpr std::uint32_t kLooksToJudge = 3;
 }  // namespace
 
 void Engine::watch(Route& route) {
-  if (begin_watch(route)) nudge_later();  // who sleeps would look after the links too late
+  if (begin_watch(route)) waiting_.nudge_later();  // who sleeps would look after the links too late
 }
 
 /// False: it was watched already.

@@ -47,7 +47,7 @@ ProgressThread::~ProgressThread() {
     stop_.store(true, std::memory_order_seq_cst);
   }
   stopping_.notify_all();
-  engine_.nudge();
+  engine_.waiting().nudge();
   thread_.join();
 }
 
@@ -61,17 +61,17 @@ void ProgressThread::nap(std::int64_t nanoseconds) {
 /// whoever got what it waited for makes no more passes and may owe acknowledgements.
 void ProgressThread::watch() const {
   Clock& clock = engine_.clock();
-  const std::uint64_t seen = engine_.passes();
+  const std::uint64_t seen = engine_.waiting().passes();
   for (const std::int64_t begin = clock.now(); !stopped() && clock.now() - begin < kWatch;) {
     for (int i = 0; i < kPausesBetweenLooks; ++i) cpu_pause();
-    if (engine_.passes() != seen) return;
+    if (engine_.waiting().passes() != seen) return;
   }
 }
 
 void ProgressThread::run() {
   if (options_.at_once) work();
   Clock& clock = engine_.clock();
-  std::uint64_t seen = engine_.passes();
+  std::uint64_t seen = engine_.waiting().passes();
   std::int64_t look = kLook;
   std::int64_t watch_until = 0;
   std::int64_t meanwhile_at = 0;
@@ -90,7 +90,7 @@ void ProgressThread::run() {
       options_.meanwhile();
       meanwhile_at = now + kLook;
     }
-    const std::uint64_t passes = engine_.passes();
+    const std::uint64_t passes = engine_.waiting().passes();
     if (passes != seen) {
       look = kLook;
       if (options_.shares_work) {
@@ -100,9 +100,9 @@ void ProgressThread::run() {
           trial_at = clock.now() + stay_away;
         }
       }
-    } else if (engine_.attended()) {
+    } else if (engine_.waiting().attended()) {
       // An event loop that was called and does not come is busy elsewhere.
-      const bool late = engine_.outside_is_late();
+      const bool late = engine_.waiting().outside_is_late();
       if (late && was_late) pass_();
       was_late = late;
       look = late ? kLook : std::min(2 * look, kMostLook);
@@ -112,7 +112,7 @@ void ProgressThread::run() {
       work();
       if (options_.shares_work) watch_until = clock.now() + kHelp;
     }
-    seen = engine_.passes();
+    seen = engine_.waiting().passes();
   }
 }
 
@@ -148,13 +148,13 @@ bool ProgressThread::help() {
 /// Until others make passes.
 void ProgressThread::work() {
   Clock& clock = engine_.clock();
-  const Engine::SleepOn also{options_.descriptor, [this] { return stopped(); }, kLongestBlind, timer_.get()};
+  const Waiting::SleepOn also{options_.descriptor, [this] { return stopped(); }, kLongestBlind, timer_.get()};
   std::int64_t news = clock.now();
   bool insist = false;
   while (!stopped()) {
-    const std::uint64_t before = engine_.passes();
+    const std::uint64_t before = engine_.waiting().passes();
     const bool moved = pass_();
-    if (engine_.passes() != before + 1) return;
+    if (engine_.waiting().passes() != before + 1) return;
     const std::int64_t now = clock.now();
     if (moved) news = now;
     if (now - news < kSpin) continue;
@@ -162,9 +162,9 @@ void ProgressThread::work() {
       clock.idle();
       continue;
     }
-    const Engine::Slept slept = engine_.sleep(options_.longest_sleep, before + 1, insist, also);
-    if (slept == Engine::Slept::others_are) return;
-    insist = slept == Engine::Slept::poll_first;
+    const Waiting::Slept slept = engine_.waiting().sleep(options_.longest_sleep, before + 1, insist, also);
+    if (slept == Waiting::Slept::others_are) return;
+    insist = slept == Waiting::Slept::poll_first;
   }
 }
 

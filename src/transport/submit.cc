@@ -157,7 +157,7 @@ Operation* Engine::queue_bulk(Flow& flow, Operation::Kind kind, const Bulk& bulk
   operation->keep = bulk.keep;
   operation->counter = bulk.counter;
   operation->counter_value = bulk.counter_value;
-  nudge();  // a rail may need many polls for it, and nobody knows who comes to make them
+  waiting_.nudge();  // a rail may need many polls for it, and nobody knows who comes to make them
   return operation;
 }
 

@@ -42,7 +42,7 @@ Result<int> WorldState::descriptor() {
   if (!set) return system_error("epoll_create1");
   Fd alarm(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!alarm) return system_error("timerfd_create");
-  auto watched = engine->watch_descriptors();
+  auto watched = engine->waiting().watch_descriptors();
   if (!watched) return std::move(watched.error());
   watched->push_back(alarm.get());
   for (const int each : *watched) {
@@ -61,7 +61,7 @@ bool WorldState::arm() {
   if (!readable_) return false;
   disarm();
   std::int64_t nanoseconds = INT64_MAX;
-  armed_ = engine->begin_sleep(refused_, nanoseconds, readable_.get()) == transport::Engine::Slept::yes;
+  armed_ = engine->waiting().begin_sleep(refused_, nanoseconds, readable_.get()) == transport::Waiting::Slept::yes;
   refused_ = !armed_;
   if (!armed_) return false;
   for (transport::Sleepers* each : sleepers_) each->enter();
@@ -74,7 +74,7 @@ bool WorldState::arm() {
 
 void WorldState::disarm() {
   if (!std::exchange(armed_, false)) return;
-  engine->end_sleep();
+  engine->waiting().end_sleep();
   for (transport::Sleepers* each : sleepers_) each->leave();
 }
 

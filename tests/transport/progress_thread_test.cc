@@ -37,8 +37,8 @@ class ProgressThreadTest : public EngineTest {
     const std::uint64_t looks = time_.looks();
     while (time_.looks() < looks + 100) plain_pass (*engine_)();
     const std::uint64_t naps = thread.naps();
-    const std::uint64_t passes = engine_->passes();
-    while (engine_->passes() == passes) std::this_thread::yield();
+    const std::uint64_t passes = engine_->waiting().passes();
+    while (engine_->waiting().passes() == passes) std::this_thread::yield();
     return thread.naps() - naps;
   }
   WatchersClock time_;

@@ -133,7 +133,7 @@ TEST(Wake, AStoreThatNobodyRingsForIsSeenAllTheSame) {
     must(window.barrier());
     if (world.rank() == 0) {
       std::thread waiter([&] { must(window.wait_signal(1, Comparison::equal, 1)); });
-      EXPECT_TRUE(becomes_true([&] { return engine_of(world).attended(); }));
+      EXPECT_TRUE(becomes_true([&] { return engine_of(world).waiting().attended(); }));
       std::atomic_ref<std::uint64_t>(signals[1]).store(1);
       waiter.join();
     }
@@ -157,19 +157,19 @@ TEST_P(WakeTest, AThreadWakesAnother) {
         transport::Engine& engine = engine_of(world);
         const int self = world.rank();
         must(window.barrier());
-        const std::uint64_t before = engine.nudges();
+        const std::uint64_t before = engine.waiting().nudges();
         for (std::uint64_t round = 1; self == 0 && round <= kRounds; ++round) {
           std::atomic<std::uint64_t> thread = 0;
           std::thread waiter([&] {
             thread = static_cast<std::uint64_t>(::syscall(SYS_gettid));
             must(window.wait_signal(1, Comparison::greater_equal, round));
           });
-          EXPECT_TRUE(becomes_true([&] { return engine.attended() && sleeps(thread); }));
+          EXPECT_TRUE(becomes_true([&] { return engine.waiting().attended() && sleeps(thread); }));
           must(window.signal(self, {1, 1}));
           waiter.join();
         }
         if (self == 0) {
-          EXPECT_GT(engine.nudges(), before);
+          EXPECT_GT(engine.waiting().nudges(), before);
         }
         must(window.barrier());
         must(window.close());
@@ -223,11 +223,11 @@ TEST_P(WakeTest, ACallerWhoWaitsDoesNotWakeItsProgressThread) {
         must(window.put_signal(peer, 0, &value, sizeof value, {1, 1}));
         continue;
       }
-      ASSERT_TRUE(becomes_true([&] { return engine.attended() && engine.outstanding() == 0; }));
-      const std::uint64_t before = engine.nudges();
+      ASSERT_TRUE(becomes_true([&] { return engine.waiting().attended() && engine.outstanding() == 0; }));
+      const std::uint64_t before = engine.waiting().nudges();
       must(window.put_signal(peer, 0, &value, sizeof value, {1, 1}));
       must(window.wait_signal(1, Comparison::greater_equal, round));
-      EXPECT_EQ(engine.nudges(), before) << "round " << round;
+      EXPECT_EQ(engine.waiting().nudges(), before) << "round " << round;
     }
     must(window.close());
   });
@@ -247,7 +247,7 @@ TEST_P(WakeTest, WhatACallerLeavesUndoneItsProgressThreadDoes) {
     std::vector<std::byte> source(1 << 20, std::byte{3});
     must(window.barrier());
     for (int round = 0; world.rank() == 0 && round < kRounds; ++round) {
-      ASSERT_TRUE(becomes_true([&] { return engine.attended(); }));
+      ASSERT_TRUE(becomes_true([&] { return engine.waiting().attended(); }));
       if (round % 2 == 1) must(window.wait(must(window.put_signal(1, 0, source.data(), 8, {1, 1}))));
       const std::size_t bytes = round % 3 == 0 ? source.size() : 8;
       must(window.put_signal(1, 0, source.data(), bytes, {2, 1}));

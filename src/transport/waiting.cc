@@ -1,20 +1,5 @@
-/// Sleeping in the kernel while there is nothing to do. One thread at a time *leads*: it arms the rails and sleeps on
-/// their descriptors and on a bell that callers ring. Others *follow*: they sleep until a pass has brought something.
-/// Nobody leads while another thread makes passes: a poll takes the rails' alarms away, so a pass ends the lead of
-/// whoever sleeps. A sleeper never waits for the progress lock: its holder makes a pass, and may make one after the
-/// other.
-///
-/// A leader that waits for nothing itself (the progress thread) is not woken at once by callers who submit or make
-/// passes: most of them wait for what follows and need no help. Its timer wakes it a moment later.
-///
-/// Words that threads or peers change past the engine: who waits for one counts itself among its `Sleepers` once it
-/// would be woken, then looks a last time. Who has changed one looks at the count, and wakes whoever leads there, who
-/// wakes those who follow. A process that ends between the two leaves a sleeper to its next look at the
-/// links.
-///
-/// No wake-up is lost. What the engine's state depends on is changed with the progress lock held, and so is the
-/// leader's decision to sleep. What callers leave without the progress lock is looked for after `sleeping_` was set;
-/// they look at `sleeping_` after they have left it.
+#include "transport/waiting.hpp"
+
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -27,15 +12,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "transport/engine.hpp"
-
 namespace railyard::transport {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr std::int64_t kLongestSleep = kSecond / 2;  ///< with nothing under way: peers that died are found out
-constexpr std::int64_t kLeastWatch = 1'000'000;      ///< between two looks at links with something under way
-constexpr std::int64_t kMostWatch = 5'000'000;
 constexpr std::int64_t kLeastNap = 50'000;
 constexpr std::int64_t kMostNap = 1'000'000;  ///< with something under way
 constexpr std::int64_t kFollow = 1'000'000;
@@ -77,27 +57,36 @@ class Asleep {
 
 }  // namespace
 
-Engine::WaitPolicy Engine::wait_policy(const std::string& word) {
-  if (word == "spin") return WaitPolicy::spin;
-  if (word == "yield") return WaitPolicy::yield;
-  return word == "sleep" ? WaitPolicy::sleep : WaitPolicy::automatic;
+Waiting::Policy Waiting::policy_of(const std::string& word) {
+  if (word == "spin") return Policy::spin;
+  if (word == "yield") return Policy::yield;
+  return word == "sleep" ? Policy::sleep : Policy::automatic;
 }
+
+Waiting::Waiting(Clock& clock, ProgressLock& lock, const std::vector<fabric::Rail*>& rails, const std::string& policy,
+                 std::function<Agenda()> agenda)
+    : clock_(clock),
+      lock_(lock),
+      rails_(rails),
+      policy_(policy_of(policy)),
+      agenda_(std::move(agenda)),
+      moved_at_(clock.now()) {}
 
 // ---- Waits ----
 
 /// Passes the time awake, if the policy says so.
-bool Engine::stays_awake(std::int64_t idle) {
-  if (wait_policy_ == WaitPolicy::spin) return true;
+bool Waiting::stays_awake(std::int64_t idle) {
+  if (policy_ == Policy::spin) return true;
   const auto wakes_nobody = [](const fabric::Rail* rail) { return rail->descriptor() < 0; };
-  const std::int64_t yields = std::ranges::any_of(rail_views_, wakes_nobody) ? kBlindYield : kYieldNanoseconds;
-  const bool early = wait_policy_ == WaitPolicy::automatic && idle < yields;
-  if (!early && wait_policy_ != WaitPolicy::yield && clock_->real()) return false;
-  clock_->idle();
+  const std::int64_t yields = std::ranges::any_of(rails_, wakes_nobody) ? kBlindYield : kYieldNanoseconds;
+  const bool early = policy_ == Policy::automatic && idle < yields;
+  if (!early && policy_ != Policy::yield && clock_.real()) return false;
+  clock_.idle();
   return true;
 }
 
-bool Engine::rest(std::int64_t idle, std::int64_t left, bool& insist, Sleepers* sleepers,
-                  const std::function<bool()>& done) {
+bool Waiting::rest(std::int64_t idle, std::int64_t left, bool& insist, Sleepers* sleepers,
+                   const std::function<bool()>& done) {
   if (stays_awake(idle)) return false;
   Asleep asleep(sleepers);
   SleepOn also;
@@ -112,33 +101,17 @@ bool Engine::rest(std::int64_t idle, std::int64_t left, bool& insist, Sleepers* 
 
 // ---- Leading ----
 
-/// How long nothing needs to be done if nobody says anything.
-std::int64_t Engine::next_look() const {
-  const bool unfinished = scheduler_.has_work() || !reporting_.empty() || !ready_.empty() || !noticing_.empty() ||
-                          !refusing_.empty() || !losing_.empty() || !fence_requests_.empty() || !gossip_.empty() ||
-                          leaving_ != 0;
-  std::int64_t longest = kLongestSleep;
-  if (unfinished) {
-    longest = kLeastWatch;
-  } else if (!watched_.empty()) {
-    longest = std::clamp(deadline_floor_ / 4, kLeastWatch, kMostWatch);
-  }
-  return std::min(longest, sleep_limit_);
-}
-
-/// How long a rail that wakes nobody goes without being polled.
-std::int64_t Engine::blind_nap(std::int64_t longest) const {
-  const bool under_way = outstanding() != 0 || !watched_.empty();
-  return std::clamp((clock_->now() - moved_at_) / kNapShare, kLeastNap, under_way ? kMostNap : longest);
-}
-
-Engine::Slept Engine::lead(bool insist, std::int64_t& nanoseconds, int outside, const SleepOn& also) {
+Waiting::Slept Waiting::lead(bool insist, std::int64_t& nanoseconds, int outside, const SleepOn& also) {
   if (!open_bell()) return Slept::poll_first;
-  nanoseconds = std::min(nanoseconds, next_look());
-  for (fabric::Rail* rail : rail_views_) {
+  const Agenda agenda = agenda_();
+  nanoseconds = std::min({nanoseconds, agenda.next_look, sleep_limit_});
+  // A rail that wakes nobody is polled after a while.
+  const std::int64_t most = agenda.under_way ? kMostNap : also.longest_blind;
+  const std::int64_t blind_nap = std::clamp((clock_.now() - moved_at_) / kNapShare, kLeastNap, most);
+  for (fabric::Rail* rail : rails_) {
     if (rail->descriptor() >= 0 && rail->arm()) continue;
     if (rail->descriptor() >= 0 && !insist) return Slept::poll_first;
-    nanoseconds = std::min(nanoseconds, blind_nap(also.longest_blind));
+    nanoseconds = std::min(nanoseconds, blind_nap);
   }
   leaders_.fetch_add(1, std::memory_order_relaxed);
   outside_.store(outside, std::memory_order_relaxed);
@@ -150,17 +123,17 @@ Engine::Slept Engine::lead(bool insist, std::int64_t& nanoseconds, int outside, 
   return Slept::yes;
 }
 
-Engine::Slept Engine::sleep(std::int64_t nanoseconds, std::uint64_t seen, bool insist, const SleepOn& also) {
+Waiting::Slept Waiting::sleep(std::int64_t nanoseconds, std::uint64_t seen, bool insist, const SleepOn& also) {
   std::vector<pollfd> watched;
   std::uint64_t number = 0;
   {
-    if (!progress_lock_.try_take()) return Slept::others_are;
-    const ProgressGuard hold(progress_lock_, std::adopt_lock);
+    if (!lock_.try_take()) return Slept::others_are;
+    const ProgressGuard hold(lock_, std::adopt_lock);
     if (attended() || passes() != seen) return Slept::others_are;
     if (const Slept begun = lead(insist, nanoseconds, -1, also); begun != Slept::yes) return begun;
     number = leaders_.load(std::memory_order_relaxed);
     watched.push_back({bell_.get(), POLLIN, 0});
-    for (const fabric::Rail* rail : rail_views_) watched.push_back({rail->descriptor(), POLLIN, 0});  // -1 is skipped
+    for (const fabric::Rail* rail : rails_) watched.push_back({rail->descriptor(), POLLIN, 0});  // -1 is skipped
     watched.push_back({also.descriptor, POLLIN, 0});
     watched.push_back({timer_, POLLIN, 0});
   }
@@ -170,18 +143,18 @@ Engine::Slept Engine::sleep(std::int64_t nanoseconds, std::uint64_t seen, bool i
   const auto over = [&] { return number != leaders_.load(std::memory_order_relaxed); };
   for (;;) {
     if (over()) return Slept::others_are;  // somebody makes passes, or one who sleeps outside has taken over
-    if (!progress_lock_.try_take()) {
-      clock_->idle();
+    if (!lock_.try_take()) {
+      clock_.idle();
       continue;
     }
-    const ProgressGuard hold(progress_lock_, std::adopt_lock);
+    const ProgressGuard hold(lock_, std::adopt_lock);
     if (over()) return Slept::others_are;
     end_sleep(watched.front().revents != 0);
     return Slept::yes;
   }
 }
 
-Engine::Slept Engine::begin_sleep(bool insist, std::int64_t& nanoseconds, int outside) {
+Waiting::Slept Waiting::begin_sleep(bool insist, std::int64_t& nanoseconds, int outside) {
   nudge();
   if (const Slept begun = lead(insist, nanoseconds, outside, {}); begun != Slept::yes) return begun;
   if (!awake_ || !awake_()) return Slept::yes;
@@ -189,7 +162,7 @@ Engine::Slept Engine::begin_sleep(bool insist, std::int64_t& nanoseconds, int ou
   return Slept::poll_first;
 }
 
-void Engine::end_sleep(bool rung) {
+void Waiting::end_sleep(bool rung) {
   led_.store(false, std::memory_order_relaxed);
   outside_.store(-1, std::memory_order_relaxed);
   sleeping_.store(false, std::memory_order_relaxed);
@@ -200,28 +173,28 @@ void Engine::end_sleep(bool rung) {
   [[maybe_unused]] const ssize_t bytes = ::read(bell_.get(), &strokes, sizeof strokes);
 }
 
-bool Engine::outside_is_late() const {
+bool Waiting::outside_is_late() const {
   pollfd readable{outside_.load(std::memory_order_relaxed), POLLIN, 0};
   return readable.fd >= 0 && ::poll(&readable, 1, 0) > 0;
 }
 
-Result<std::vector<int>> Engine::watch_descriptors() {
-  const ProgressGuard hold(progress_lock_);
+Result<std::vector<int>> Waiting::watch_descriptors() {
+  const ProgressGuard hold(lock_);
   if (auto opened = open_bell(); !opened) return std::move(opened.error());
   std::vector<int> all{bell_.get()};
-  for (const fabric::Rail* rail : rail_views_)
+  for (const fabric::Rail* rail : rails_)
     if (rail->descriptor() >= 0) all.push_back(rail->descriptor());
   return all;
 }
 
-Result<void> Engine::open_bell() {
+Result<void> Waiting::open_bell() {
   if (bell_) return {};
   bell_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (bell_) return {};
   return Error(Status::io, std::string("eventfd: ") + std::strerror(errno));
 }
 
-void Engine::ring_bell() {
+void Waiting::ring_bell() {
   nudges_.fetch_add(1, std::memory_order_relaxed);
   const std::uint64_t stroke = 1;
   [[maybe_unused]] const ssize_t bytes = ::write(bell_.get(), &stroke, sizeof stroke);
@@ -229,14 +202,13 @@ void Engine::ring_bell() {
 
 // ---- Following ----
 
-/// Wakes the leader in a moment, if that is early enough for it, else at once.
-void Engine::nudge_later() {
+void Waiting::nudge_later() {
   if (!led_.load(std::memory_order_relaxed)) return;
   if (!timer_runs_) timer_runs_ = timer_ >= 0 && set_timer(timer_, kMoment);
   if (!timer_runs_) nudge();
 }
 
-void Engine::wake_sleepers(bool news) {
+void Waiting::wake_sleepers(bool news) {
   if (led_.load(std::memory_order_relaxed) && outside_.load(std::memory_order_relaxed) < 0) {
     nudge_later();
     leaders_.fetch_add(1, std::memory_order_relaxed);
@@ -248,24 +220,13 @@ void Engine::wake_sleepers(bool news) {
   if (news) tell_followers();
 }
 
-void Engine::tell_followers() {
+void Waiting::tell_followers() {
   if (followers_.load(std::memory_order_relaxed) == 0) return;
   news_.fetch_add(1, std::memory_order_relaxed);
   ::syscall(SYS_futex, &news_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-void Engine::wake_peer(int peer) {
-  if (peer == rank_) return nudge();
-  const ProgressGuard hold(progress_lock_);
-  const Flow* const known = existing_flow(peer);
-  if (known == nullptr || known->failed.load(std::memory_order_relaxed)) return;
-  ++counts_.direct_wakes;
-  for (const Link& link : known->route->links)
-    if (link.up() && rails_[link.rail()]->wake(link.remote())) return;
-  check_on(*known->route);  // where no rail rings, anything that arrives there does
-}
-
-void Engine::follow(std::int64_t nanoseconds, const SleepOn& also) {
+void Waiting::follow(std::int64_t nanoseconds, const SleepOn& also) {
   const std::uint32_t seen = news_.load(std::memory_order_relaxed);
   followers_.fetch_add(1, std::memory_order_relaxed);
   const timespec timeout = to_timespec(nanoseconds);
