@@ -94,7 +94,7 @@ void Engine::release_segment(Segment* segment) {
   Operation* operation = segment->operation;
   if (segment->faults != 0) Scheduler::end_alone(*segment);
   if (segment->void_frame != nullptr) frames_->give(segment->void_frame);
-  segments_.give(segment);
+  if (segment != &operation->own) segments_.give(segment);
   if (--operation->segments == 0 && operation->whole && operation->unfinished == 0) release_operation(operation);
 }
 

@@ -283,12 +283,15 @@ std::uint64_t Engine::session(const Identity& from, const Identity& to) {
 std::size_t Engine::poll_rails() {
   std::size_t happened = 0;
   ++polls_;
-  for (std::size_t rail = 0; rail < rails_.size(); ++rail) {
-    const std::size_t count = rails_[rail]->poll(events_);
-    if (count < events_.size()) rail_states_[rail].emptied = polls_;
-    for (std::size_t i = 0; i < count; ++i) handle(rail, events_[i]);
+  const std::span<fabric::Event> room(events_);
+  const std::size_t rails = rail_views_.size();
+  for (std::size_t rail = 0; rail < rails; ++rail) {
+    const std::size_t count = rail_views_[rail]->poll(room);
+    RailState& state = rail_states_[rail];
+    if (count < room.size()) state.emptied = polls_;
+    for (std::size_t i = 0; i < count; ++i) handle(rail, room[i]);
     happened += count;
-    if (rail_states_[rail].posted_receives < rail_states_[rail].most_receives) post_receives(rail);
+    if (state.posted_receives < state.most_receives) post_receives(rail);
   }
   return happened;
 }
@@ -300,23 +303,31 @@ bool Engine::progress() {
   if (scheduler_.has_work() && transmit()) ++happened;
   idle_passes_ = happened == 0 ? idle_passes_ + 1 : 0;
   if (!reporting_.empty() && report(idle_passes_ >= 1)) ++happened;
-  if (!noticing_.empty() && answer_notices()) ++happened;
-  if (!fence_requests_.empty() && answer_fences()) ++happened;
-  if (!refusing_.empty() && tell_refusals()) ++happened;
-  if (!losing_.empty() && end_losses()) ++happened;
-  if (!gossip_.empty()) spread_gossip();
-  if (leaving_ != 0) retire();
+  if (has_chores_) [[unlikely]]
+    happened += do_chores();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
   ring();
   waiting_.passed(now_, happened != 0);
   return happened != 0;
 }
 
+/// What is rarely there to do. Whoever adds to one of these says so with `has_chores_`.
+std::size_t Engine::do_chores() {
+  std::size_t happened = 0;
+  if (!noticing_.empty() && answer_notices()) ++happened;
+  if (!fence_requests_.empty() && answer_fences()) ++happened;
+  if (!refusing_.empty() && tell_refusals()) ++happened;
+  if (!losing_.empty() && end_losses()) ++happened;
+  if (!gossip_.empty()) spread_gossip();
+  if (leaving_ != 0) retire();
+  has_chores_ = !noticing_.empty() || !fence_requests_.empty() || !refusing_.empty() || !losing_.empty() ||
+                !gossip_.empty() || leaving_ != 0;
+  return happened;
+}
+
 /// How long nothing needs to be done if nobody says anything.
 Waiting::Agenda Engine::agenda() const {
-  const bool unfinished = scheduler_.has_work() || !reporting_.empty() || !ready_.empty() || !noticing_.empty() ||
-                          !refusing_.empty() || !losing_.empty() || !fence_requests_.empty() || !gossip_.empty() ||
-                          leaving_ != 0;
+  const bool unfinished = scheduler_.has_work() || !reporting_.empty() || !ready_.empty() || has_chores_;
   std::int64_t next_look = kLongestSleep;
   if (unfinished) {
     next_look = kLeastWatch;
@@ -346,15 +357,20 @@ void Engine::post_receives(std::size_t rail) {
       note_backpressure();
       return;
     }
-    buffer->tag = static_cast<std::uint8_t>(Tag::receive_buffer);
-    buffer->bytes = buffer->capacity;
-    if (rails_[rail]->receive(buffer->chunk(rail), buffer) != fabric::Post::posted) {
+    if (!post_receive(rail, *buffer)) {
       buffer->next = state.to_post;
       state.to_post = buffer;
       return;
     }
-    ++state.posted_receives;
   }
+}
+
+bool Engine::post_receive(std::size_t rail, memory::Buffer& buffer) {
+  buffer.tag = static_cast<std::uint8_t>(Tag::receive_buffer);
+  buffer.bytes = buffer.capacity;
+  if (rails_[rail]->receive(buffer.chunk(rail), &buffer) != fabric::Post::posted) return false;
+  ++rail_states_[rail].posted_receives;
+  return true;
 }
 
 void Engine::wake_peer(int peer) {

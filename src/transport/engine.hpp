@@ -199,14 +199,7 @@ class Engine {
   /// Keeps back what is submitted between the two; it leaves with the next submission or `push`.
   static void cork(Flow& flow) { flow.sender.corked = true; }
   static void uncork(Flow& flow) { flow.sender.corked = false; }
-  void push(Flow& flow) {
-    transmit_flow(flow, settings_.batch);
-    ring();
-    // Nobody knows whether the caller comes again, to send the rest or to look after the links.
-    if (flow.sender.has_queued()) waiting_.nudge();
-    if (std::exchange(nudge_due_, false)) [[unlikely]]
-      waiting_.nudge_later();
-  }
+  void push(Flow& flow);
 
   /// One bounded pass. Returns whether anything happened.
   bool progress();
@@ -309,6 +302,7 @@ class Engine {
   std::size_t poll_rails();
   void note_backpressure() { ++counts_.backpressure; }
 
+  std::size_t do_chores();
   Waiting::Agenda agenda() const;
 
   // submit.cc
@@ -460,6 +454,7 @@ class Engine {
   void apply_reply(Flow& flow, const wire::RecordReader::Record& record);
   void report_soon(Flow& flow);
   void post_receives(std::size_t rail);
+  bool post_receive(std::size_t rail, memory::Buffer& buffer);
   void give_receive(std::size_t rail, memory::Buffer* buffer);
   void give_report(memory::Buffer* buffer);
   static std::uint64_t session(const Identity& from, const Identity& to);
@@ -521,6 +516,7 @@ class Engine {
   std::vector<Flow*> reporting_;  ///< owe an acknowledgement
   std::vector<Flow*> ready_;      ///< have held frames whose turn has come
   std::vector<Route*> watched_;   ///< have something under way, or a link in trouble
+  bool has_chores_ = false;       ///< one of the following is not empty
   std::vector<Route*> noticing_;  ///< have pings or a goodbye to answer
   std::vector<Flow*> refusing_;   ///< have refusals to tell of, or to confirm
   std::vector<Route*> losing_;    ///< whose peers are being given up

@@ -85,6 +85,7 @@ void Engine::begin_loss(Route& route, Loss loss) {
   route.loss = std::move(loss);
   for (Link& link : route.links) drop_link(link);
   losing_.push_back(&route);
+  has_chores_ = true;
 }
 
 /// After the rails were polled and what came of it was handled: a fence that holds has let everything through that will
@@ -138,6 +139,7 @@ void Engine::tell_loss(Route& route) {
   last_lost_.store(route.peer, std::memory_order_release);
   // The others may wait for it without having sent it anything. Each finds out for itself.
   if (size_ > 0) gossip_.push_back(route.peer);
+  has_chores_ = true;
 }
 
 }  // namespace railyard::transport

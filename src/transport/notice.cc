@@ -141,6 +141,7 @@ void Engine::note_for(Route& route) {
   watch(route);
   route.in_noticing = true;
   noticing_.push_back(&route);
+  has_chores_ = true;
 }
 
 /// Answers pings, each over every link that may be heard: also over those that wait for an answer themselves, or two
@@ -218,6 +219,7 @@ void Engine::on_fence(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, Loss
   }
   if (request == nullptr) {
     request = &fence_requests_.emplace_back();
+    has_chores_ = true;
     request->flow = &flow;
   }
   if (request->epoch != epoch || request->not_before == 0) {

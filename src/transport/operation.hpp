@@ -32,6 +32,31 @@ struct RemoteMemory {
   std::span<const RemoteKey> keys;  ///< by the owner's rail
 };
 
+struct Operation;
+
+struct Segment : fabric::PostContext {
+  Segment* next = nullptr;  ///< the flow's unacknowledged segments, in sequence
+  Operation* operation = nullptr;
+  std::uint64_t offset = 0;  ///< inside the operation
+  std::uint32_t bytes = 0;
+  std::uint32_t sequence = 0;
+  std::uint32_t epoch = 0;  ///< the link's epoch it was posted in
+  std::uint16_t link = 0;
+  bool posted = false;     ///< the rail still holds it
+  bool finished = false;   ///< acknowledged, delivered or read
+  bool in_flight = false;  ///< counted in its link's flight
+  bool lost = false;       ///< its link died; whether it arrived is not known yet
+  bool again = false;      ///< did not arrive: goes out once more as soon as the rail has let go of it
+  std::uint8_t attempts = 0;
+  std::uint8_t faults = 0;               ///< links that broke with it, and the rail could not tell why
+  bool alone = false;                    ///< it has a link for itself, to find out
+  bool voided = false;                   ///< a frame that says so goes in its place
+  memory::Buffer* void_frame = nullptr;  ///< that frame
+  RateStamp stamp;
+
+  void reset() { *this = Segment{}; }
+};
+
 struct Operation {
   enum class Kind : std::uint8_t {
     frame,          ///< records in a buffer, applied in sequence by the target
@@ -75,27 +100,22 @@ struct Operation {
   std::uint64_t submission = 0;
   Operation* companion = nullptr;  ///< in the queue or unacknowledged as long as a segment of the write is
   fabric::AtomicRequest request;
-};
+  Segment own;  ///< a frame's only one
 
-struct Segment : fabric::PostContext {
-  Segment* next = nullptr;  ///< the flow's unacknowledged segments, in sequence
-  Operation* operation = nullptr;
-  std::uint64_t offset = 0;  ///< inside the operation
-  std::uint32_t bytes = 0;
-  std::uint32_t sequence = 0;
-  std::uint32_t epoch = 0;  ///< the link's epoch it was posted in
-  std::uint16_t link = 0;
-  bool posted = false;     ///< the rail still holds it
-  bool finished = false;   ///< acknowledged, delivered or read
-  bool in_flight = false;  ///< counted in its link's flight
-  bool lost = false;       ///< its link died; whether it arrived is not known yet
-  bool again = false;      ///< did not arrive: goes out once more as soon as the rail has let go of it
-  std::uint8_t attempts = 0;
-  std::uint8_t faults = 0;               ///< links that broke with it, and the rail could not tell why
-  bool alone = false;                    ///< it has a link for itself, to find out
-  bool voided = false;                   ///< a frame that says so goes in its place
-  memory::Buffer* void_frame = nullptr;  ///< that frame
-  RateStamp stamp;
+  /// As new. A frame has used few of its fields, and most operations are frames.
+  void reset() {
+    if (kind != Kind::frame) {
+      *this = Operation{};
+      return;
+    }
+    flow = nullptr;
+    whole = fenced = false;
+    records = 0;
+    segments = unfinished = 0;
+    number = 0;
+    frame = nullptr;
+    own = Segment{};
+  }
 };
 
 /// A first-in-first-out list through `next`.

@@ -7,7 +7,7 @@
 
 namespace railyard::transport {
 
-/// T has a member `T* next`. Objects keep their address for the pool's life.
+/// T has a member `T* next`, and `reset` makes it as new. Objects keep their address for the pool's life.
 template <typename T>
 class Pool {
  public:
@@ -23,7 +23,7 @@ class Pool {
     return object;
   }
   void give(T* object) {
-    *object = T{};  // lets go of what it holds
+    object->reset();  // lets go of what it holds
     object->next = free_;
     free_ = object;
     --outstanding_;

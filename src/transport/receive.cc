@@ -45,10 +45,11 @@ void Engine::give_report(memory::Buffer* buffer) {
 }
 
 void Engine::give_receive(std::size_t rail, memory::Buffer* buffer) {
-  // To the front of what `post_receives` posts next: the buffer just read is the one still in cache.
-  buffer->next = rail_states_[rail].to_post;
-  rail_states_[rail].to_post = buffer;
-  post_receives(rail);
+  // The buffer just read is the one still in cache.
+  RailState& state = rail_states_[rail];
+  if (state.to_post == nullptr && state.posted_receives < state.most_receives && post_receive(rail, *buffer)) return;
+  buffer->next = state.to_post;
+  state.to_post = buffer;
 }
 
 void Engine::on_message(std::size_t rail, memory::Buffer* buffer, std::size_t bytes) {

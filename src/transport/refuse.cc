@@ -68,6 +68,7 @@ void Engine::tend_refusals(Flow& flow) {
   if (flow.in_refusing) return;
   flow.in_refusing = true;
   refusing_.push_back(&flow);
+  has_chores_ = true;
 }
 
 /// Tells peers what was refused, again and again until they confirm it; and confirms what they have refused.

@@ -19,6 +19,7 @@ void Engine::close_flow(Flow& flow) {
   flow.inbox = nullptr;
   flow.closing = true;
   ++leaving_;
+  has_chores_ = true;
   // The peer may wait for this, and nobody could tell it later.
   if (flow.receiver.owes_report() && !flow.failed.load(std::memory_order_relaxed)) post_acknowledgement(flow);
   flows_[flow.id].store(nullptr, std::memory_order_release);
@@ -35,6 +36,7 @@ void Engine::close_flow(Flow& flow) {
   if (control_flow(route) == nullptr && !route.closing) {
     route.closing = true;
     ++leaving_;
+    has_chores_ = true;
     for (Link& link : route.links) drop_link(link);
   }
 }

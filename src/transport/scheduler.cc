@@ -7,9 +7,9 @@ namespace {
 /// frames.
 constexpr std::uint32_t kEagerFrames = 2;
 /// Full frames in flight on a link.
-constexpr std::uint32_t kMostFrames = 64;
+constexpr std::uint32_t kMostFramesOnLink = 64;
 /// Acknowledgements in flight on a link: one that swallows them must not take them all.
-constexpr std::uint32_t kMostReports = 8;
+constexpr std::uint32_t kMostReportsOnLink = 8;
 /// More than any load: a suspected link is the last choice.
 constexpr double kSuspectLoad = 1e9;
 /// Beside a latency-sensitive flow one chunk of this size is in flight on a route.
@@ -25,17 +25,21 @@ constexpr std::int64_t kLatencyFlowNanoseconds = 5'000'000;
 /// link that nobody suspects, new segments wait for that one, unless `suspects` will do.
 template <typename HasRoom>
 Link* Scheduler::choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room) {
-  Link* best = nullptr;
-  double best_load = 0;
   std::vector<Link>& links = flow.route->links;
   const std::size_t count = links.size();
+  if (count == 1) {
+    Link& only = links.front();
+    return tried == 0 && only.up() && has_room(only, flow.shares.front()) ? &only : nullptr;
+  }
+  Link* best = nullptr;
+  double best_load = 0;
   bool trusted = false;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t index = (first + i) % count;
     Link& link = links[index];
     trusted |= link.up() && !link.suspect();
     if ((tried >> index & 1U) != 0 || !link.up() || !has_room(link, flow.shares[index])) continue;
-    const double load = count == 1 ? 0 : link.load() + (link.suspect() ? kSuspectLoad : 0);
+    const double load = link.load() + (link.suspect() ? kSuspectLoad : 0);
     if (best == nullptr || load < best_load) {
       best = &link;
       best_load = load;
@@ -45,21 +49,21 @@ Link* Scheduler::choose(Flow& flow, std::size_t first, Tried tried, bool suspect
 }
 
 Link* Scheduler::link_for_frame(Flow& flow, bool full, Tried tried) {
-  const std::uint32_t most = full ? kMostFrames : kEagerFrames;
+  const std::uint32_t most = full ? kMostFramesOnLink : kEagerFrames;
   return choose(flow, flow.first_link, tried, false, [most](const Link& link, const Share& share) {
-    return share.frames < most && link.frames_in_flight() < kMostFrames;
+    return share.frames < most && link.frames_in_flight() < kMostFramesOnLink;
   });
 }
 
 Link* Scheduler::link_for_notice(Flow& flow, Tried tried) {
   return choose(flow, flow.first_link, tried, true, [](const Link& link, const Share& share) {
-    return share.frames < kMostFrames && link.frames_in_flight() < kMostFrames;
+    return share.frames < kMostFramesOnLink && link.frames_in_flight() < kMostFramesOnLink;
   });
 }
 
 Link* Scheduler::link_for_report(Flow& flow, Tried tried) {
   return choose(flow, flow.first_link, tried, true,
-                [](const Link& link, const Share&) { return link.reports_in_flight() < kMostReports; });
+                [](const Link& link, const Share&) { return link.reports_in_flight() < kMostReportsOnLink; });
 }
 
 /// Flows that share a link have equal parts of what may be in flight on it; one that has nothing there yet need not

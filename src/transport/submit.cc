@@ -7,7 +7,7 @@ namespace railyard::transport {
 namespace {
 
 /// Frames that one flow may hold, so that one slow peer does not take every structure.
-constexpr std::uint32_t kMostFrames = 1024;
+constexpr std::uint32_t kMostFramesOfFlow = 1024;
 
 }  // namespace
 
@@ -29,6 +29,20 @@ void Engine::activate(Flow& flow) {
   scheduler_.add(flow);
 }
 
+void Engine::push(Flow& flow) {
+  if (!flow.route->watched && flow.sender.has_queued()) [[unlikely]]
+    nudge_due_ |= begin_watch(*flow.route);
+  transmit_flow(flow, settings_.batch);
+  ring();
+  if (flow.sender.has_queued()) [[unlikely]] {
+    scheduler_.add(flow);
+    // Nobody knows whether the caller comes again, to send the rest or to look after the links.
+    waiting_.nudge();
+  }
+  if (std::exchange(nudge_due_, false)) [[unlikely]]
+    waiting_.nudge_later();
+}
+
 Operation* Engine::queue_operation(Flow& flow, Operation::Kind kind) {
   Operation* operation = flow.sender.may_queue() ? operations_.take() : nullptr;
   if (operation == nullptr) {
@@ -37,8 +51,7 @@ Operation* Engine::queue_operation(Flow& flow, Operation::Kind kind) {
   }
   operation->flow = &flow;
   operation->kind = kind;
-  flow.sender.enqueue(operation);
-  activate(flow);
+  flow.sender.enqueue(operation);  // every caller pushes it
   return operation;
 }
 
@@ -52,7 +65,8 @@ Operation* Engine::open_frame(Flow& flow, std::size_t bytes) {
 }
 
 Operation* Engine::queue_frame(Flow& flow) {
-  memory::Buffer* buffer = flow.sender.may_queue() && flow.sender.frames < kMostFrames ? frames_->take() : nullptr;
+  memory::Buffer* buffer =
+      flow.sender.may_queue() && flow.sender.frames < kMostFramesOfFlow ? frames_->take() : nullptr;
   if (buffer == nullptr) {
     note_backpressure();
     return nullptr;

@@ -94,25 +94,23 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
   if (!flow.sender.may_send(window_)) return false;
   memory::Buffer& buffer = *operation.frame;
   const bool full = operation.next != nullptr || buffer.bytes + kFullMargin > wire::kFrameBytes;
-  Segment* segment = nullptr;
-  Link* link = nullptr;
-  for (Scheduler::Tried tried = 0; segment == nullptr; tried = Scheduler::with(tried, flow, *link)) {
-    link = Scheduler::link_for_frame(flow, full, tried);
-    segment = link != nullptr ? segments_.take() : nullptr;
-    if (segment == nullptr) return false;
-    segment->tag = static_cast<std::uint8_t>(Tag::segment);
-    segment->operation = &operation;
-    segment->bytes = buffer.bytes;
-    segment->sequence = flow.sender.next_sequence();
-    const fabric::Post answer = post_segment(flow, *segment, *link);
+  Segment& segment = operation.own;
+  segment.tag = static_cast<std::uint8_t>(Tag::segment);
+  segment.operation = &operation;
+  segment.bytes = buffer.bytes;
+  segment.sequence = flow.sender.next_sequence();
+  for (Scheduler::Tried tried = 0;;) {
+    Link* const link = Scheduler::link_for_frame(flow, full, tried);
+    if (link == nullptr) return false;
+    const fabric::Post answer = post_segment(flow, segment, *link);
     if (answer == fabric::Post::posted) break;
-    segments_.give(std::exchange(segment, nullptr));
     if (answer == fabric::Post::failed) {
       post_failed(flow, *link);
       return false;
     }
+    tried = Scheduler::with(tried, flow, *link);
   }
-  flow.sender.sent(segment);
+  flow.sender.sent(&segment);
   flow.sender.dequeue();
   operation.whole = true;
   operation.segments = operation.unfinished = 1;

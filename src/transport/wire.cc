@@ -19,28 +19,4 @@ std::optional<FrameHeader> parse_header(std::span<const std::byte> bytes) {
   return std::nullopt;
 }
 
-std::optional<RecordReader::Record> RecordReader::next() {
-  if (left_ == 0) return std::nullopt;
-  Record record;
-  if (rest_.size() < sizeof record.header) {
-    ok_ = false;
-    left_ = 0;
-    return std::nullopt;
-  }
-  std::memcpy(&record.header, rest_.data(), sizeof record.header);
-  const std::size_t whole = record_bytes(record.header.length);
-  if (rest_.size() < whole) {
-    ok_ = false;
-    left_ = 0;
-    return std::nullopt;
-  }
-  const auto kind = static_cast<std::uint8_t>(record.header.kind);
-  record.joined = (kind & kJoined) != 0;
-  record.header.kind = static_cast<RecordKind>(kind & ~kJoined);
-  record.body = rest_.subspan(sizeof record.header, record.header.length);
-  rest_ = rest_.subspan(whole);
-  --left_;
-  return record;
-}
-
 }  // namespace railyard::transport::wire

@@ -169,10 +169,29 @@ class RecordReader {
     bool joined = false;  ///< to the record before
   };
   /// The next record; nothing at the end or at the first malformed one (then `ok` is false).
-  std::optional<Record> next();
+  std::optional<Record> next() {
+    if (left_ == 0) return std::nullopt;
+    RecordHeader header;
+    if (rest_.size() < sizeof header) return end();
+    std::memcpy(&header, rest_.data(), sizeof header);
+    const std::size_t whole = record_bytes(header.length);
+    if (rest_.size() < whole) return end();
+    const auto kind = static_cast<std::uint8_t>(header.kind);
+    header.kind = static_cast<RecordKind>(kind & ~kJoined);
+    const auto body = rest_.subspan(sizeof header, header.length);
+    rest_ = rest_.subspan(whole);
+    --left_;
+    return Record{header, body, (kind & kJoined) != 0};
+  }
   bool ok() const { return ok_; }
 
  private:
+  std::nullopt_t end() {
+    ok_ = false;
+    left_ = 0;
+    return std::nullopt;
+  }
+
   std::span<const std::byte> rest_;
   std::uint32_t left_;
   bool ok_ = true;
