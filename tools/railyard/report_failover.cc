@@ -64,7 +64,7 @@ std::vector<Connection> connections(std::set<std::uint16_t>& listening) {
 }
 
 /// All connections of one rail: the kernel knows them by the port that one side of them listens on.
-class Scissors {
+class RailCutter {
  public:
   /// Chooses the rail with the busiest connection. False: no connection has carried anything.
   bool choose() {
@@ -134,7 +134,7 @@ class Timeline {
 
 Result<ReportFindings> stream(World& world, Window& window, std::span<const std::byte> buffer, double seconds) {
   Timeline timeline(world);
-  Scissors scissors;
+  RailCutter cutter;
   // Three parts of the same length. They count from each other: a machine that is busy may skip no part.
   const double part = seconds / 3;
   enum class Stage { before, outage, after } stage = Stage::before;
@@ -151,7 +151,7 @@ Result<ReportFindings> stream(World& world, Window& window, std::span<const std:
     timeline.sample();
     const double now = timeline.now();
     if (stage == Stage::before && now > part && i > kSlots) {
-      if (!scissors.choose()) return Error(Status::rail_failed, "no tcp connection carries the stream: nothing to cut");
+      if (!cutter.choose()) return Error(Status::rail_failed, "no tcp connection carries the stream: nothing to cut");
       timeline.mark("rail cut");
       stage = Stage::outage;
       stage_began = now;
@@ -166,7 +166,7 @@ Result<ReportFindings> stream(World& world, Window& window, std::span<const std:
       return Error(Status::rail_failed, "a rail was cut, and no link was lost");
     } else if (now - last_cut > 0.001) {
       last_cut = now;
-      scissors.cut();
+      cutter.cut();
     }
   }
   if (auto done = window.quiet(kTarget); !done) return std::move(done.error());

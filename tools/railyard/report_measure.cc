@@ -55,14 +55,14 @@ ReportFindings read_findings(ByteReader in) {
 }
 
 /// Memory that ranks, which are processes of their own, leave their findings in.
-class Shelf {
+class SharedFile {
  public:
-  Shelf() : file_(memfd_create("railyard-report", MFD_CLOEXEC)) {}
-  ~Shelf() {
+  SharedFile() : file_(memfd_create("railyard-report", MFD_CLOEXEC)) {}
+  ~SharedFile() {
     if (file_ >= 0) ::close(file_);
   }
-  Shelf(const Shelf&) = delete;
-  Shelf& operator=(const Shelf&) = delete;
+  SharedFile(const SharedFile&) = delete;
+  SharedFile& operator=(const SharedFile&) = delete;
 
   bool put(std::span<const std::byte> bytes) const {
     for (std::size_t at = 0; at < bytes.size();) {
@@ -87,7 +87,7 @@ class Shelf {
 }  // namespace
 
 int measure_in_world(const Settings& settings, bool pin, const ReportBody& body, ReportFindings& found) {
-  const Shelf shelf;
+  const SharedFile shared;
   const int code = run_ranks("bench", 2, settings, [&](const Settings& own, Bootstrap& bootstrap) {
     if (pin) pin_rank("bench", bootstrap.rank());
     const auto findings = body(own, bootstrap);
@@ -95,9 +95,9 @@ int measure_in_world(const Settings& settings, bool pin, const ReportBody& body,
     if (bootstrap.rank() != 0) return int{kExitOk};
     ByteWriter out;
     write_findings(out, *findings);
-    return shelf.put(out.bytes()) ? int{kExitOk} : int{kExitFailed};
+    return shared.put(out.bytes()) ? int{kExitOk} : int{kExitFailed};
   });
-  const std::vector<std::byte> bytes = shelf.take();
+  const std::vector<std::byte> bytes = shared.take();
   if (code == kExitOk) found = read_findings(ByteReader(bytes));
   return code;
 }
