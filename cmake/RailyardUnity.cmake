@@ -9,7 +9,7 @@ set(apart
   tests/bootstrap/server_core_test.cc tests/fabric/verbs_double_faults_test.cc tests/message/handle_test.cc
   tests/message/schedule_test.cc tests/message/sizes_test.cc
   tests/window/shared_memory_rail_test.cc tests/window/window_test.cc
-  tools/railyard/demo.cc tools/railyard/sim_goodput.cc)
+  tools/railyard/demo.cc tools/railyard/report_picture.cc tools/railyard/sim_goodput.cc)
 list(TRANSFORM apart PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
 set(files_together 6)
 

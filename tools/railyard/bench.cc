@@ -1,6 +1,5 @@
 /// `railyard bench`: what Railyard reaches on this machine's rails, beside bare libfabric calls if asked.
 #include <fmt/core.h>
-#include <sched.h>
 
 #include <charconv>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "bench_report.hpp"
 #include "commands.hpp"
 #include "ranks.hpp"
+#include "report.hpp"
 #include "text.hpp"
 
 namespace railyard::tool {
@@ -33,6 +33,9 @@ struct Line {
   std::vector<std::string> sizes;
   std::string beside;
   std::string json;
+  std::string report;
+  bool quick = false;
+  bool rounds_given = false;
   bool no_pin = false;
   BenchOptions options;
 };
@@ -113,22 +116,6 @@ Result<Settings> make_settings(const Line& line) {
   return settings;
 }
 
-/// Each rank on a core of its own, where there are two: a scheduler that moves them is not what is measured.
-void pin(int rank) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
-  int turn = rank % CPU_COUNT(&allowed);
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed) || turn-- > 0) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    if (sched_setaffinity(0, sizeof(one), &one) != 0) fmt::print(stderr, "railyard bench: rank {} not pinned\n", rank);
-    return;
-  }
-}
-
 /// Prints an error unless the other rank prints the same one.
 int report(const Error& error, const Bootstrap& bootstrap, const bench::Referee& referee) {
   const bool silent = bootstrap.rank() != 0 && referee.both_know();
@@ -141,7 +128,7 @@ int bench_rank(const Line& line, const Settings& settings, Bootstrap& bootstrap)
     fmt::print(stderr, "railyard bench: a bench is between 2 ranks; this world has {}\n", bootstrap.size());
     return kExitUsage;
   }
-  if (!line.no_pin) pin(bootstrap.rank());
+  if (!line.no_pin) pin_rank("bench", bootstrap.rank());
   bench::Referee referee(bootstrap, Deadline::in(std::chrono::milliseconds(settings.bootstrap_timeout_ms)));
   auto match = BenchMatch::open(line.options, settings, bootstrap, referee);
   if (!match) return report(match.error(), bootstrap, referee);
@@ -158,7 +145,29 @@ int bench_rank(const Line& line, const Settings& settings, Bootstrap& bootstrap)
   return kExitOk;
 }
 
+/// What goes with --report and what does not.
+Result<void> check_report(const Line& line) {
+  if (line.report.empty() && line.test.empty())
+    return Error(Status::invalid,
+                 "say what to measure: put, get, put_signal, atomic or rate, or --report DIR for a page");
+  if (line.report.empty() && line.quick) return Error(Status::invalid, "--quick goes with --report");
+  if (!line.report.empty() && (!line.test.empty() || !line.sizes.empty() || !line.beside.empty() || !line.json.empty()))
+    return Error(Status::invalid, "--report measures a set of its own: no TEST, --sizes, --beside or --json with it");
+  return {};
+}
+
 int run_bench(Line line) {
+  if (auto checked = check_report(line); !checked) return report_error("bench", checked.error());
+  if (!line.report.empty()) {
+    auto settings = make_settings(line);
+    if (!settings) return report_error("bench", settings.error());
+    return run_report({.folder = line.report,
+                       .quick = line.quick,
+                       .pin = !line.no_pin,
+                       .rounds = line.rounds_given ? line.options.rounds : 0,
+                       .round_ms = line.options.round_ms},
+                      *settings);
+  }
   if (auto completed = complete_options(line); !completed) return report_error("bench", completed.error());
   auto settings = make_settings(line);
   if (!settings) return report_error("bench", settings.error());
@@ -172,7 +181,6 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   auto line = std::make_shared<Line>();
   CLI::App* bench = app.add_subcommand("bench", "Bandwidth, round trips and rates between two ranks, data verified");
   bench->add_option("TEST", line->test, "put, get, put_signal, atomic or rate")
-      ->required()
       ->check(CLI::IsMember({"put", "get", "put_signal", "atomic", "rate"}))
       ->type_name("");
   bench->add_option("--driver", line->driver, "The driver that opens rails (default: RAILYARD_DRIVER, or auto)")
@@ -202,6 +210,11 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   bench->add_flag("--no-pin", line->no_pin, "Do not pin the two ranks to different cores");
   bench->add_option("--json", line->json, "Write the figures as JSON to FILE; - is the standard output")
       ->type_name("FILE");
+  bench
+      ->add_option("--report", line->report,
+                   "Measure everything instead of a TEST: a page with plots in DIR, and its figures as JSON")
+      ->type_name("DIR");
+  bench->add_flag("--quick", line->quick, "With --report: in under a minute, with shorter rounds");
   bench->footer(
       "Tests:\n"
       "  put         MB/s of a stream of puts until all of them are complete at the target\n"
@@ -215,9 +228,13 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       "  railyard bench put --provider tcp --interfaces lo --rails 1 --sizes 1M --beside raw\n"
       "  railyard bench put_signal --sizes 8,1024 --json figures.json\n"
       "  railyard launch -n 2 -- railyard bench get\n"
+      "  railyard bench --report report --quick\n"
       "Exit codes: 0 measured and verified; 1 wrong data or a failed run; 2 a bad argument or setting;\n"
       "3 no rail or provider, or a file that cannot be written.");
-  bench->callback([line, &exit_code] { exit_code = run_bench(*line); });
+  bench->callback([line, bench, &exit_code] {
+    line->rounds_given = bench->count("--rounds") > 0;
+    exit_code = run_bench(*line);
+  });
 }
 
 }  // namespace railyard::tool

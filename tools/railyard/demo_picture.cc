@@ -20,20 +20,8 @@ constexpr double kHeight = 510;
 constexpr double kTop = 110;
 constexpr double kBottom = 400;
 constexpr const char* kBar = "#2f6fb3";
-// Told apart by people who see colours differently too.
-constexpr const char* kCurves[] = {"#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7"};
 
 using Anchor = Svg::Anchor;
-
-/// A round number at or above `value`: the top of an axis.
-double round_up(double value) {
-  if (value <= 0) return 1;
-  const double unit = std::pow(10, std::floor(std::log10(value)));
-  for (const double step : {1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0}) {
-    if (step * unit >= value) return step * unit;
-  }
-  return 10 * unit;
-}
 
 /// As many words of the rail's name as fit: "tcp eth0 10.0.0.1", "tcp eth0" or nothing.
 std::string fitting_name(std::string name, double room) {

@@ -1,6 +1,7 @@
 #include "ranks.hpp"
 
 #include <fmt/core.h>
+#include <sched.h>
 
 #include <cstdlib>
 #include <string>
@@ -92,6 +93,22 @@ int run_ranks(const char* command, int ranks, const Settings& settings, const Ra
     fmt::print(stderr, "railyard {}: {}\n", command, report->failure.empty() ? "interrupted" : report->failure);
   }
   return report->exit_code;
+}
+
+void pin_rank(const char* command, int rank) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
+  int turn = rank % CPU_COUNT(&allowed);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || turn-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (sched_setaffinity(0, sizeof(one), &one) != 0)
+      fmt::print(stderr, "railyard {}: rank {} not pinned\n", command, rank);
+    return;
+  }
 }
 
 }  // namespace railyard::tool

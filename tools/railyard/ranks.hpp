@@ -19,4 +19,7 @@ bool inside_a_world(const Settings& settings);
 /// for all ranks. Returns the exit code of the whole.
 int run_ranks(const char* command, int ranks, const Settings& settings, const RankBody& body);
 
+/// Each rank on a core of its own, where there are two: a scheduler that moves them is not what is measured.
+void pin_rank(const char* command, int rank);
+
 }  // namespace railyard::tool

@@ -2,25 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
+
 namespace railyard::tool {
 
 namespace {
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '&') {
-      out += "&amp;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 const char* anchor_name(Svg::Anchor anchor) {
   switch (anchor) {
@@ -35,6 +21,33 @@ const char* anchor_name(Svg::Anchor anchor) {
 }
 
 }  // namespace
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else if (c == '&') {
+      out += "&amp;";
+    } else if (c == '"') {
+      out += "&quot;";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+double round_up(double value) {
+  if (value <= 0) return 1;
+  const double unit = std::pow(10, std::floor(std::log10(value)));
+  for (const double step : {1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0}) {
+    if (step * unit >= value) return step * unit;
+  }
+  return 10 * unit;
+}
 
 Svg::Svg(double width, double height) {
   body_ = fmt::format(
@@ -59,6 +72,11 @@ void Svg::curve(std::span<const Point> points, std::string_view colour) {
   body_ += "<polyline points=\"";
   for (const Point& point : points) body_ += fmt::format("{:.1f},{:.1f} ", point.x, point.y);
   body_ += fmt::format("\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-linejoin=\"round\"/>\n", colour);
+}
+
+void Svg::dot(Point at, double radius, std::string_view colour, std::string_view title, std::string_view data) {
+  body_ += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\" {}><title>{}</title></circle>\n", at.x,
+                       at.y, radius, colour, data, escaped(title));
 }
 
 void Svg::text(Point at, std::string_view content, const TextStyle& style) {
