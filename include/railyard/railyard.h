@@ -194,8 +194,13 @@ enum {
   RY_SET = 5,
   RY_SWAP = 6,
   RY_COMPARE_SWAP = 7,
-  RY_FETCH = 8
+  RY_FETCH = 8,
+  RY_MIN = 9,
+  RY_MAX = 10
 };
+/* What an atomic takes its word for. */
+typedef int ry_word_type;
+enum { RY_INT32 = 0, RY_UINT32 = 1, RY_INT64 = 2, RY_UINT64 = 3, RY_FLOAT = 4, RY_DOUBLE = 5 };
 typedef int ry_signal_op;
 enum { RY_SIGNAL_ADD = 0, RY_SIGNAL_SET = 1 };
 /* Which completion to wait for: the source may be reused, or the bytes are visible at the target. */
@@ -241,10 +246,15 @@ ry_status ry_put_signal_counter(ry_window *window, int rank, size_t offset, cons
                                 ry_signal_update signal, ry_counter_update counter, ry_ticket *ticket);
 ry_status ry_signal(ry_window *window, int rank, ry_signal_update signal, ry_ticket *ticket);
 
-/* Changes the integer of `width` bytes (4 or 8, aligned) at `offset` in `rank`'s window. `before`: NULL, or a place of
+/* Changes the unsigned integer of `width` bytes (4 or 8, aligned) at `offset` in `rank`'s window. `before`: NULL, or a place of
  * `width` bytes for what the word held before, valid until completion. `compare` is used by RY_COMPARE_SWAP alone. */
 ry_status ry_atomic(ry_window *window, int rank, size_t offset, ry_atomic_op op, size_t width, uint64_t operand,
                     uint64_t compare, void *before, ry_ticket *ticket);
+/* The same for a word of any type; `operand`, `compare` and `before` point to one of that type, or are NULL: zero, zero,
+ * and not wanted. RY_FLOAT and RY_DOUBLE have no RY_AND, RY_OR and RY_XOR; RY_MIN and RY_MAX prefer a number to a NaN and
+ * take -0.0 for less than +0.0; RY_COMPARE_SWAP compares bits (see window.hpp). */
+ry_status ry_atomic_typed(ry_window *window, int rank, size_t offset, ry_atomic_op op, ry_word_type type,
+                          const void *operand, const void *compare, void *before, ry_ticket *ticket);
 
 /* This rank's signal. No lock, no system call. What preceded the signal at its sender is visible after this. */
 uint64_t ry_read_signal(const ry_window *window, size_t index);

@@ -104,6 +104,7 @@ struct AtomicRecord {
   std::uint64_t offset = 0;
   AtomicOp op = AtomicOp::add;
   wire::AtomicBody body;
+  wire::WordKind kind = wire::WordKind::bits;
 };
 /// A transfer between local memory and a peer's region.
 struct Bulk {

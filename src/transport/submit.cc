@@ -144,9 +144,10 @@ bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ti
   } else {
     ticket.number = frame->number = count_submission(flow);
   }
-  std::byte* body = wire::FrameWriter::append(frame->frame->data, frame->frame->bytes,
-                                              {wire::RecordKind::atomic, static_cast<std::uint8_t>(atomic.op),
-                                               sizeof wire_body, atomic.exposed_region, atomic.offset});
+  std::byte* body = wire::FrameWriter::append(
+      frame->frame->data, frame->frame->bytes,
+      {wire::RecordKind::atomic, wire::atomic_code(static_cast<std::uint8_t>(atomic.op), atomic.kind), sizeof wire_body,
+       atomic.exposed_region, atomic.offset});
   std::memcpy(body, &wire_body, sizeof wire_body);
   ++frame->records;
   push(flow);

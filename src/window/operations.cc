@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <bit>
 #include <cstring>
 
 #include "window/window_state.hpp"
@@ -204,16 +205,34 @@ Result<Ticket> WindowState::get_by_engine(int rank, std::size_t offset, void* de
   return ticket;
 }
 
-Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body,
-                                   void* before) {
+Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, WordType type,
+                                   transport::wire::AtomicBody body, void* before) {
   const char* call = before != nullptr ? "fetch_atomic" : "atomic";
+  if (type > WordType::float64) {
+    return unknown(call, "word type", static_cast<int>(type),
+                   "int32 (0), uint32, int64, uint64, float32 and float64 (5)");
+  }
   if (body.width != 4 && body.width != 8) {
     return Error(Status::invalid, fmt::format("{}: a word of {} bytes; 4 and 8 are possible", call, body.width),
                  {.peer = rank, .operation = call});
   }
-  if (op > AtomicOp::fetch) {
+  if (op > AtomicOp::max) {
     return unknown(call, "atomic operation", static_cast<int>(op),
-                   "add (0), increment, bit_and, bit_or, bit_xor, set, swap, compare_swap and fetch (8)");
+                   "add (0), increment, bit_and, bit_or, bit_xor, set, swap, compare_swap, fetch, min and max (10)");
+  }
+  auto kind = transport::wire::WordKind::bits;
+  if (type == WordType::float32 || type == WordType::float64) {
+    if (op == AtomicOp::bit_and || op == AtomicOp::bit_or || op == AtomicOp::bit_xor) {
+      return Error(Status::invalid, fmt::format("{}: a float or double has no bit_and, bit_or and bit_xor", call),
+                   {.peer = rank, .operation = call});
+    }
+    if (op == AtomicOp::increment) {
+      op = AtomicOp::add;
+      body.operand = type == WordType::float32 ? std::bit_cast<std::uint32_t>(1.0F) : std::bit_cast<std::uint64_t>(1.0);
+    }
+    if (op == AtomicOp::add || op == AtomicOp::min || op == AtomicOp::max) kind = transport::wire::WordKind::floating;
+  } else if ((op == AtomicOp::min || op == AtomicOp::max) && (type == WordType::int32 || type == WordType::int64)) {
+    kind = transport::wire::WordKind::signed_integer;
   }
   // `this` stands for "not null": an atomic has no memory of the caller's to check.
   if (auto checked = check_range(call, rank, offset, this, body.width); !checked) return std::move(checked.error());
@@ -231,10 +250,11 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
                  fmt::format("{}: rank {}'s window is memory of a GPU, whose words only kernels change", call, rank),
                  {.peer = rank, .operation = call});
   }
-  if (native_atomics_) return atomic_natively(call, rank, offset, op, body, before);
+  if (native_atomics_) return atomic_natively(call, rank, offset, op, kind, body, before);
   if (const DirectPart* direct = part(rank).direct; direct != nullptr && may_touch(rank)) {
     std::uint64_t value = 0;
-    if (!atomic_directly(*direct, offset, op, body, value)) {
+    const std::uint8_t code = transport::wire::atomic_code(static_cast<std::uint8_t>(op), kind);
+    if (!atomic_directly(*direct, offset, code, body, value)) {
       return Error(Status::invalid, fmt::format("{}: the word at offset {} is not aligned in memory", call, offset),
                    {.peer = rank, .operation = call});
     }
@@ -242,7 +262,7 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
     return Ticket{};
   }
   Ticket ticket;
-  const transport::AtomicRecord record{part(rank).exposed_region, offset, op, body};
+  const transport::AtomicRecord record{part(rank).exposed_region, offset, op, body, kind};
   auto submitted =
       submit(call, rank, [&](transport::Flow& flow) { return engine_.try_atomic(flow, record, before, ticket); });
   if (!submitted) return std::move(submitted.error());
@@ -251,10 +271,11 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
 }
 
 Result<Ticket> WindowState::atomic_natively(const char* call, int rank, std::size_t offset, AtomicOp op,
-                                            const transport::wire::AtomicBody& body, void* before) {
+                                            transport::wire::WordKind kind, const transport::wire::AtomicBody& body,
+                                            void* before) {
   fabric::AtomicRequest request;
   request.value = body.operand;
-  bool known = body.width == sizeof(std::uint64_t);
+  bool known = body.width == sizeof(std::uint64_t) && kind == transport::wire::WordKind::bits;
   switch (op) {
     case AtomicOp::add:
       break;

@@ -118,7 +118,15 @@ Result<Ticket> Window::signal(int rank, SignalUpdate signal) {
 Result<Ticket> Window::atomic_word(int rank, std::size_t offset, AtomicOp op, std::size_t width, std::uint64_t operand,
                                    std::uint64_t compare, void* before) {
   const auto word = static_cast<std::uint32_t>(width);
-  return state_->atomic(rank, offset, op, {operand, compare, 0, word}, before);
+  return state_->atomic(rank, offset, op, WordType::uint64, {operand, compare, 0, word}, before);
+}
+
+Result<Ticket> Window::atomic_word(int rank, std::size_t offset, AtomicOp op, WordType type, std::uint64_t operand,
+                                   std::uint64_t compare, void* before) {
+  // One that has no name has no width either, and is refused.
+  static constexpr std::uint32_t kWidths[] = {4, 4, 8, 8, 4, 8};
+  const std::uint32_t width = type <= WordType::float64 ? kWidths[static_cast<std::size_t>(type)] : 0;
+  return state_->atomic(rank, offset, op, type, {operand, compare, 0, width}, before);
 }
 
 std::uint64_t Window::read_signal(std::size_t index) const noexcept {

@@ -160,7 +160,7 @@ class WindowState {
   };
   Result<Ticket> put(const Put& request);
   Result<Ticket> get(int rank, std::size_t offset, void* destination, std::size_t bytes);
-  Result<Ticket> atomic(int rank, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body,
+  Result<Ticket> atomic(int rank, std::size_t offset, AtomicOp op, WordType type, transport::wire::AtomicBody body,
                         void* before);
   void count(const CounterUpdate& counter);
 
@@ -226,9 +226,9 @@ class WindowState {
   }
   void put_directly(const DirectPart& part, const Put& request);
   Result<Ticket> atomic_natively(const char* call, int rank, std::size_t offset, AtomicOp op,
-                                 const transport::wire::AtomicBody& body, void* before);
-  bool atomic_directly(const DirectPart& part, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body,
-                       std::uint64_t& before);
+                                 transport::wire::WordKind kind, const transport::wire::AtomicBody& body, void* before);
+  bool atomic_directly(const DirectPart& part, std::size_t offset, std::uint8_t code,
+                       const transport::wire::AtomicBody& body, std::uint64_t& before);
   void used_directly(DirectUse::What what, std::size_t bytes);
 
   // on_device.cc: memory of GPUs, which the processor never touches.
