@@ -93,6 +93,27 @@ struct SignalMet {
   std::uint64_t held = 0;     ///< what the signal held then
 };
 
+/// One block of a vector put: `bytes` from `source` go to `offset` of the target's window.
+struct PutBlock {
+  const void* source = nullptr;
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+/// One block of a vector get.
+struct GetBlock {
+  void* destination = nullptr;
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+/// `count` blocks of `bytes` each: a face of a grid, rows of a matrix. The first is where the call says, each further
+/// one a stride (in bytes) behind the one before, here and there.
+struct Strides {
+  std::size_t count = 0;
+  std::size_t bytes = 0;
+  std::size_t local = 0;
+  std::size_t remote = 0;
+};
+
 /// Names one operation. Copyable; holding it costs nothing; it stays valid as long as its window.
 struct Ticket {
   std::uint64_t number = 0;  ///< 0: complete from the start
@@ -148,6 +169,26 @@ class Window {
   Result<Ticket> put_signal_counter(int rank, std::size_t offset, const void* source, std::size_t bytes,
                                     SignalUpdate signal, CounterUpdate counter);
   Result<Ticket> signal(int rank, SignalUpdate signal);
+
+  /// Many blocks as one operation of the sequence, with one ticket; small blocks travel together. All of them are
+  /// checked before the first byte moves. In which order they land is not said: where blocks of one vector overlap,
+  /// either may win. Empty blocks and empty lists are allowed. Of blocks that fit the small-put limit
+  /// (RAILYARD_INLINE_BYTES) alone the sources are free at once; else at local completion. The list itself is free when
+  /// the call returns.
+  ///
+  /// A vector that fills a quarter of a queue and more (256 large blocks, some 12,000 of 64 bytes) is handed over in
+  /// parts, the last one when the others are complete: the call waits for them, up to the default deadline. If that
+  /// passes (`timeout`) some blocks may have been moved, never the signal; the same call may be made again.
+  Result<Ticket> put_vector(int rank, std::span<const PutBlock> blocks);
+  /// The same and, after all of it, a signal.
+  Result<Ticket> put_vector_signal(int rank, std::span<const PutBlock> blocks, SignalUpdate signal);
+  /// Many gets as one, complete when the bytes of all blocks are there. The same in parts for more than 256.
+  Result<Ticket> get_vector(int rank, std::span<const GetBlock> blocks);
+  /// A vector whose blocks follow each other at equal distances; no list is made.
+  Result<Ticket> put_strided(int rank, std::size_t offset, const void* source, const Strides& blocks);
+  Result<Ticket> put_strided_signal(int rank, std::size_t offset, const void* source, const Strides& blocks,
+                                    SignalUpdate signal);
+  Result<Ticket> get_strided(int rank, std::size_t offset, void* destination, const Strides& blocks);
 
   /// Changes the word of type T (32- or 64-bit integer, float or double, aligned) at `offset` in `rank`'s window.
   /// Atomic against all other atomics of the window and against what its owner does by std::atomic_ref (not so with

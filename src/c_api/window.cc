@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "c_api/handles.hpp"
+#include "c_api/operate.hpp"
 
 using railyard::AtomicOp;
 using railyard::Comparison;
@@ -22,19 +22,11 @@ static_assert(sizeof(ry_ticket) == sizeof(Ticket));
 
 Ticket to_ticket(ry_ticket ticket) { return Ticket{ticket.number, ticket.peer, ticket.slot}; }
 
-railyard::SignalUpdate to_update(const ry_signal_update& update) {
-  return {update.index, update.value, static_cast<railyard::SignalOp>(update.op)};
-}
-
 railyard::CounterUpdate to_update(const ry_counter_update& update) { return {update.index, update.value}; }
 
-bool is_signal_op(ry_signal_op op) { return op == RY_SIGNAL_ADD || op == RY_SIGNAL_SET; }
 bool is_comparison(ry_comparison comparison) { return comparison >= RY_EQUAL && comparison <= RY_GREATER_EQUAL; }
 bool is_completion(ry_completion completion) { return completion == RY_LOCAL || completion == RY_REMOTE; }
 
-ry_status fail_signal_op(const char* call, int op) noexcept {
-  return fail_value(call, "signal operation", op, "RY_SIGNAL_ADD (0) and RY_SIGNAL_SET (1)");
-}
 ry_status fail_comparison(const char* call, int comparison) noexcept {
   return fail_value(call, "comparison", comparison, "RY_EQUAL (0) to RY_GREATER_EQUAL (5)");
 }
@@ -63,18 +55,6 @@ ry_status wait_conditions(const char* call, ry_window* window, const ry_signal_c
       conditions.push_back({each.index, static_cast<Comparison>(each.comparison), each.value, each.from});
     }
     return wait(window->window, std::span<const railyard::SignalCondition>(conditions), deadline);
-  });
-}
-
-/// Runs one operation and hands out its ticket where it is wanted.
-template <typename Operation>
-ry_status operate(const char* call, ry_window* window, ry_ticket* ticket, Operation operation) noexcept {
-  if (!usable(window)) return fail_unusable(call, window);
-  return guarded(call, [&]() -> ry_status {
-    Result<Ticket> done = operation(window->window);
-    if (!done) return fail(done.error());
-    if (ticket != nullptr) *ticket = {done->number, done->peer, done->slot};
-    return RY_OK;
   });
 }
 

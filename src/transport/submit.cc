@@ -51,7 +51,7 @@ Operation* Engine::queue_operation(Flow& flow, Operation::Kind kind) {
 
 Operation* Engine::open_frame(Flow& flow, std::size_t bytes) {
   Operation* tail = flow.queue.tail();
-  if (tail != nullptr && tail->kind == Operation::Kind::frame && !flow.fence_requested &&
+  if (tail != nullptr && tail->kind == Operation::Kind::frame && tail->submission == 0 && !flow.fence_requested &&
       tail->frame->bytes + bytes <= wire::kFrameBytes) {
     return tail;
   }
@@ -75,10 +75,11 @@ Operation* Engine::queue_frame(Flow& flow) {
   return frame;
 }
 
-void Engine::append_put(Operation& frame, const PutRecord& put) {
+void Engine::append_put(Operation& frame, const PutRecord& put, bool joined) {
+  const auto kind = joined ? wire::joined(wire::RecordKind::put) : wire::RecordKind::put;
   std::byte* body = wire::FrameWriter::append(
       frame.frame->data, frame.frame->bytes,
-      {wire::RecordKind::put, 0, static_cast<std::uint16_t>(put.bytes.size()), put.exposed_region, put.offset});
+      {kind, 0, static_cast<std::uint16_t>(put.bytes.size()), put.exposed_region, put.offset});
   std::memcpy(body, put.bytes.data(), put.bytes.size());
   ++frame.records;
 }

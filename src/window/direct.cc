@@ -5,7 +5,7 @@ namespace railyard::window_detail {
 
 bool WindowState::begin_touching(int rank) {
   const transport::ProgressGuard hold(engine_.progress_lock());
-  const auto flow = engine_.flow(rank);
+  const auto flow = engine_.flow(peer(rank));
   if (!flow) return false;  // the engine's own way says why
   engine_.use_directly(**flow);
   return (*flow)->outstanding.load(std::memory_order_relaxed) == 0 && !(*flow)->failed.load(std::memory_order_relaxed);

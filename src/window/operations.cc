@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-#include "window/window_state.hpp"
+#include "window/submit.hpp"
 
 namespace railyard::window_detail {
 
@@ -19,36 +19,6 @@ struct SmallSource {
 };
 
 }  // namespace
-
-/// Hands work to the flow of `rank`; with no room, waits for some (promise 6: a full queue is back-pressure).
-template <typename Attempt>
-Result<void> WindowState::submit(const char* call, int rank, Attempt&& attempt) {
-  enum class Outcome : std::uint8_t { done, full, broken };
-  Error error;
-  const auto once = [&] {
-    const transport::ProgressGuard hold(engine_.progress_lock());
-    const auto flow = engine_.flow(rank);
-    if (!flow) {
-      error = flow.error().copy();
-      return Outcome::broken;
-    }
-    if ((*flow)->failed.load(std::memory_order_relaxed)) {
-      error = (*flow)->error.copy();
-      return Outcome::broken;
-    }
-    return attempt(**flow) ? Outcome::done : Outcome::full;
-  };
-  Outcome outcome = once();
-  if (outcome == Outcome::full) {
-    const std::int64_t patience = nanoseconds({});
-    if (patience == 0) return Error(Status::busy);
-    if (!engine_.wait_until([&] { return (outcome = once()) != Outcome::full; }, patience)) {
-      return timed_out(call, rank, patience);
-    }
-  }
-  if (outcome == Outcome::broken) return error;
-  return {};
-}
 
 void WindowState::count(const CounterUpdate& counter) {
   // Release: whoever sees the counter may reuse the source.
@@ -81,7 +51,7 @@ Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bul
       }
       work.region = std::move(*region);
     }
-    if (auto reached = check_reach(call, flow, work); !reached) {
+    if (auto reached = check_reach(call, rank, flow, work); !reached) {
       unusable = std::move(reached.error());
       return true;
     }
@@ -98,18 +68,18 @@ Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bul
 }
 
 /// Memory of a GPU, here or there, and a way that does not reach it.
-Result<void> WindowState::check_reach(const char* call, const transport::Flow& flow,
+Result<void> WindowState::check_reach(const char* call, int rank, const transport::Flow& flow,
                                       const transport::Bulk& work) const {
   if (!gpus_ || flow.route->links.empty()) return {};
   for (const transport::Link& link : flow.route->links) {
     const bool here = work.region->device() < 0 || work.region->reached_by(link.rail());
-    const bool there = !part(flow.peer).on_device || work.remote.keys[link.remote_rail()].key != 0;
+    const bool there = !part(rank).on_device || work.remote.keys[link.remote_rail()].key != 0;
     if (here && there) continue;
     return Error(Status::unsupported,
                  fmt::format("{}: the way to rank {} over {} does not reach the memory of GPUs: copy to host memory "
                              "first, or use a rail that does (shared memory, RDMA)",
-                             call, flow.peer, engine_.rails()[link.rail()]->name()),
-                 {.peer = flow.peer, .rail = static_cast<int>(link.rail()), .operation = call});
+                             call, rank, engine_.rails()[link.rail()]->name()),
+                 {.peer = rank, .rail = static_cast<int>(link.rail()), .operation = call});
   }
   return {};
 }
@@ -185,6 +155,7 @@ Result<Ticket> WindowState::put_by_engine(Put request) {
                        : engine_.try_write(flow, ready, with_signal, ticket.number);
       });
   if (!submitted) return std::move(submitted.error());
+  ticket.peer = request.rank;
   return ticket;
 }
 
@@ -202,6 +173,7 @@ Result<Ticket> WindowState::get_by_engine(int rank, std::size_t offset, void* de
                                  return engine_.try_unordered(flow, ready, transport::Operation::Kind::read, ticket);
                                });
   if (!submitted) return std::move(submitted.error());
+  ticket.peer = rank;
   return ticket;
 }
 
@@ -267,6 +239,7 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, Wo
       submit(call, rank, [&](transport::Flow& flow) { return engine_.try_atomic(flow, record, before, ticket); });
   if (!submitted) return std::move(submitted.error());
   if (before == nullptr) ticket.slot = kSourceFree;
+  ticket.peer = rank;
   return ticket;
 }
 
@@ -308,13 +281,14 @@ Result<Ticket> WindowState::atomic_natively(const char* call, int rank, std::siz
   auto submitted =
       submit(call, rank, [&](transport::Flow& flow) { return engine_.try_native(flow, at, request, before, ticket); });
   if (!submitted) return std::move(submitted.error());
+  ticket.peer = rank;
   return ticket;
 }
 
 Error WindowState::timed_out(const char* call, int rank, std::int64_t nanoseconds) {
   std::string state = "nothing was ever sent to it";
   std::uint64_t sequence = 0;
-  if (const transport::Flow* flow = engine_.existing_flow(rank)) {
+  if (const transport::Flow* flow = existing_flow(rank)) {
     const transport::ProgressGuard hold(engine_.progress_lock());
     sequence = flow->acknowledged;
     state = fmt::format("{} operations outstanding, sequence {} of {} acknowledged, {} waiting to be sent",

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "process_world.hpp"
 
@@ -153,7 +154,7 @@ struct SharedWords {
   double greatest;
 };
 
-constexpr int kChanges = 2000;
+constexpr int kChanges = 20'000;
 
 void change_all(Window& window, int rank) {
   for (int i = 1; i <= kChanges; ++i) {
@@ -165,53 +166,82 @@ void change_all(Window& window, int rank) {
   must(window.quiet());
 }
 
-/// What the owner does meanwhile, by its own processor.
-void change_as_owner(SharedWords& words) {
-  for (int i = 0; i < kChanges; ++i) {
-    std::atomic_ref<double>(words.sum).fetch_add(0.5);
-    std::atomic_ref<float>(words.narrow_sum).fetch_add(1);
+/// What a rank does meanwhile by its own processor, for as long as the others are at it.
+class OwnChanges {
+ public:
+  explicit OwnChanges(double& word)
+      : thread_([this, &word] {
+          while (!stop_) {
+            std::atomic_ref<double>(word).fetch_add(0.5);
+            ++made_;
+          }
+        }) {}
+  double end() {
+    stop_ = true;
+    thread_.join();
+    return 0.5 * static_cast<double>(made_);
   }
-}
 
-void check_all(const SharedWords& words, int ranks) {
-  EXPECT_EQ(words.sum, 0.5 * kChanges * (ranks + 1)) << "each one exactly once";
-  EXPECT_EQ(words.narrow_sum, static_cast<float>(kChanges * (ranks + 1)));
+ private:
+  std::atomic<bool> stop_{false};
+  std::uint64_t made_ = 0;
+  std::thread thread_;
+};
+
+void check_all(const SharedWords& words, int ranks, double added_by_others) {
+  EXPECT_EQ(words.sum, 0.5 * kChanges * ranks + added_by_others) << "each one exactly once";
+  EXPECT_EQ(words.narrow_sum, static_cast<float>(kChanges * ranks));
   EXPECT_EQ(words.least, -(kChanges * 4 + ranks - 1));
   EXPECT_EQ(words.greatest, kChanges * 4 + ranks - 1);
+}
+
+void contend(World& world, Window& window) {
+  auto& words = *reinterpret_cast<SharedWords*>(window.local().data());
+  must(window.barrier());
+  std::optional<OwnChanges> owner;
+  if (world.rank() == 0) owner.emplace(words.sum);
+  change_all(window, world.rank());
+  must(window.barrier());
+  if (owner) check_all(words, world.size(), owner->end());
+  must(window.close());
 }
 
 TEST_P(AtomicsTest, AreExactUnderContentionWithTheOwnerToo) {
   run_ranks(3, settings(), [](World& world) {
     auto window = must(Window::allocate(world, sizeof(SharedWords)));
-    auto* const words = reinterpret_cast<SharedWords*>(window.local().data());
-    std::thread owner;
-    if (world.rank() == 0) owner = std::thread([words] { change_as_owner(*words); });
-    change_all(window, world.rank());
-    if (owner.joinable()) owner.join();
-    must(window.barrier());
-    if (world.rank() == 0) check_all(*words, 3);
-    must(window.close());
+    contend(world, window);
   });
 }
 
 /// Ranks 1 and 2 are told that they may not map memory: what they send is applied by rank 0, while rank 3 changes the
-/// same words itself.
+/// same word itself until they are done.
 TEST(MixedAtomics, ThoseOnMappedMemoryAndThoseThatTheTargetAppliesAreAtomicAgainstEachOther) {
   const auto settings = [](int rank) {
     Settings mine = direct_settings();
     if (rank == 1 || rank == 2) mine.shared_memory = "off";
     return mine;
   };
-  run_processes(4, settings, [](World& world, ProcessRendezvous&) {
+  run_processes(4, settings, [](World& world, ProcessRendezvous& rendezvous) {
     auto window = must(Window::allocate(world, sizeof(SharedWords)));
-    auto* const words = reinterpret_cast<SharedWords*>(window.local().data());
-    std::thread owner;
-    if (world.rank() == 0) owner = std::thread([words] { change_as_owner(*words); });
-    change_all(window, world.rank());
-    if (owner.joinable()) owner.join();
-    EXPECT_EQ(world.statistics().direct_atomics > 0, world.rank() == 3) << "rank " << world.rank();
+    auto& words = *reinterpret_cast<SharedWords*>(window.local().data());
     must(window.barrier());
-    if (world.rank() == 0) check_all(*words, 4);
+    if (world.rank() == 3) {
+      std::uint64_t made = 0;
+      for (; rendezvous.notes[0] < 2; ++made)
+        must(window.atomic<double>(0, offsetof(SharedWords, sum), AtomicOp::add, 0.5));
+      rendezvous.notes[1] = made;
+      EXPECT_GE(world.statistics().direct_atomics, made);
+    } else if (world.rank() != 0) {
+      change_all(window, world.rank());
+      EXPECT_EQ(world.statistics().direct_atomics, 0U);
+      ++rendezvous.notes[0];
+    }
+    must(window.barrier());
+    if (world.rank() == 0) {
+      const auto made = static_cast<double>(rendezvous.notes[1].load());
+      EXPECT_EQ(words.sum, 0.5 * (2 * kChanges + made)) << made;
+      EXPECT_EQ(words.least, -(kChanges * 4 + 2));
+    }
     must(window.close());
   });
 }
@@ -221,13 +251,7 @@ TEST(SharedMemoryRailAtomics, AreExactUnderContention) {
   run_processes(3, [](World& world, ProcessRendezvous&) {
     static SharedWords words;
     auto window = must(Window::adopt(world, std::as_writable_bytes(std::span(&words, 1))));
-    std::thread owner;
-    if (world.rank() == 0) owner = std::thread([] { change_as_owner(words); });
-    change_all(window, world.rank());
-    if (owner.joinable()) owner.join();
-    must(window.barrier());
-    if (world.rank() == 0) check_all(words, 3);
-    must(window.close());
+    contend(world, window);
   });
 }
 
