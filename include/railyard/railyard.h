@@ -113,6 +113,13 @@ void ry_world_forget(ry_world *world, const void *memory, size_t bytes);
 /* Returns once every rank has entered (through the bootstrap: for set-up; see ry_barrier). */
 ry_status ry_world_barrier(ry_world *world, int64_t deadline_ms);
 
+/* Makes a world of those ranks that give the same `color`, in the order of `key` and, among equals, of their rank here.
+ * A negative color: none for this rank, and *part is NULL. Collective over all ranks of `world`; freeing a part is not.
+ * It shares rails and engine with the world that was opened, in whatever order they are freed. */
+ry_status ry_world_split(ry_world *world, int color, int key, ry_world **part);
+/* The rank of the same process in `other` (NULL: the world that was opened); -1: it is not in that one. */
+int ry_world_translate(const ry_world *world, int rank, const ry_world *other);
+
 /* What the engine counted since the world opened. */
 typedef struct ry_world_statistics {
   uint64_t operations_completed;
@@ -194,8 +201,13 @@ enum {
   RY_SET = 5,
   RY_SWAP = 6,
   RY_COMPARE_SWAP = 7,
-  RY_FETCH = 8
+  RY_FETCH = 8,
+  RY_MIN = 9,
+  RY_MAX = 10
 };
+/* What an atomic takes its word for. */
+typedef int ry_word_type;
+enum { RY_INT32 = 0, RY_UINT32 = 1, RY_INT64 = 2, RY_UINT64 = 3, RY_FLOAT = 4, RY_DOUBLE = 5 };
 typedef int ry_signal_op;
 enum { RY_SIGNAL_ADD = 0, RY_SIGNAL_SET = 1 };
 /* Which completion to wait for: the source may be reused, or the bytes are visible at the target. */
@@ -241,10 +253,53 @@ ry_status ry_put_signal_counter(ry_window *window, int rank, size_t offset, cons
                                 ry_signal_update signal, ry_counter_update counter, ry_ticket *ticket);
 ry_status ry_signal(ry_window *window, int rank, ry_signal_update signal, ry_ticket *ticket);
 
-/* Changes the integer of `width` bytes (4 or 8, aligned) at `offset` in `rank`'s window. `before`: NULL, or a place of
- * `width` bytes for what the word held before, valid until completion. `compare` is used by RY_COMPARE_SWAP alone. */
+/* One block of a vector. */
+typedef struct ry_put_block {
+  const void *source;
+  size_t offset; /* in the target's window */
+  size_t bytes;
+} ry_put_block;
+typedef struct ry_get_block {
+  void *destination;
+  size_t offset;
+  size_t bytes;
+} ry_get_block;
+
+/* Many blocks as one operation with one ticket; small ones travel together. All are checked before the first byte
+ * moves. The list is free when the call returns. Where blocks overlap, either may win. A vector that fills a quarter of
+ * a queue (256 large blocks, some 12,000 of 64 bytes) makes the call wait for most of it to complete (see window.hpp).
+ */
+ry_status ry_put_vector(ry_window *window, int rank, const ry_put_block *blocks, size_t count, ry_ticket *ticket);
+/* The same and, after all of it, a signal. */
+ry_status ry_put_vector_signal(ry_window *window, int rank, const ry_put_block *blocks, size_t count,
+                               ry_signal_update signal, ry_ticket *ticket);
+ry_status ry_get_vector(ry_window *window, int rank, const ry_get_block *blocks, size_t count, ry_ticket *ticket);
+
+/* `count` blocks of `bytes` each; each further one is a stride (in bytes) behind the one before, here and there. */
+typedef struct ry_strides {
+  size_t count;
+  size_t bytes;
+  size_t local;
+  size_t remote;
+} ry_strides;
+
+ry_status ry_put_strided(ry_window *window, int rank, size_t offset, const void *source, ry_strides blocks,
+                         ry_ticket *ticket);
+ry_status ry_put_strided_signal(ry_window *window, int rank, size_t offset, const void *source, ry_strides blocks,
+                                ry_signal_update signal, ry_ticket *ticket);
+ry_status ry_get_strided(ry_window *window, int rank, size_t offset, void *destination, ry_strides blocks,
+                         ry_ticket *ticket);
+
+/* Changes the unsigned integer of `width` bytes (4 or 8, aligned) at `offset` in `rank`'s window. `before`: NULL, or a
+ * place of `width` bytes for what the word held before, valid until completion. `compare` is used by RY_COMPARE_SWAP
+ * alone. */
 ry_status ry_atomic(ry_window *window, int rank, size_t offset, ry_atomic_op op, size_t width, uint64_t operand,
                     uint64_t compare, void *before, ry_ticket *ticket);
+/* The same for a word of any type; `operand`, `compare` and `before` point to one of that type, or are NULL: zero,
+ * zero, and not wanted. RY_FLOAT and RY_DOUBLE have no RY_AND, RY_OR and RY_XOR; RY_MIN and RY_MAX prefer a number to a
+ * NaN and take -0.0 for less than +0.0; RY_COMPARE_SWAP compares bits (see window.hpp). */
+ry_status ry_atomic_typed(ry_window *window, int rank, size_t offset, ry_atomic_op op, ry_word_type type,
+                          const void *operand, const void *compare, void *before, ry_ticket *ticket);
 
 /* This rank's signal. No lock, no system call. What preceded the signal at its sender is visible after this. */
 uint64_t ry_read_signal(const ry_window *window, size_t index);

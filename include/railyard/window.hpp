@@ -15,6 +15,7 @@
 /// their last calls.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,7 +30,21 @@ namespace railyard {
 
 enum class Order : std::uint8_t { ordered, relaxed };
 enum class Comparison : std::uint8_t { equal, not_equal, less, less_equal, greater, greater_equal };
-enum class AtomicOp : std::uint8_t { add, increment, bit_and, bit_or, bit_xor, set, swap, compare_swap, fetch };
+enum class AtomicOp : std::uint8_t {
+  add,
+  increment,
+  bit_and,
+  bit_or,
+  bit_xor,
+  set,
+  swap,
+  compare_swap,
+  fetch,
+  min,
+  max,
+};
+/// What an atomic takes its word for.
+enum class WordType : std::uint8_t { int32, uint32, int64, uint64, float32, float64 };
 enum class SignalOp : std::uint8_t { add, set };
 /// Which completion to wait for: the source may be reused, or the bytes are visible at the target.
 enum class Completion : std::uint8_t { local, remote };
@@ -76,6 +91,27 @@ struct SignalCondition {
 struct SignalMet {
   std::size_t condition = 0;  ///< which of those waited for
   std::uint64_t held = 0;     ///< what the signal held then
+};
+
+/// One block of a vector put: `bytes` from `source` go to `offset` of the target's window.
+struct PutBlock {
+  const void* source = nullptr;
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+/// One block of a vector get.
+struct GetBlock {
+  void* destination = nullptr;
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+/// `count` blocks of `bytes` each: a face of a grid, rows of a matrix. The first is where the call says, each further
+/// one a stride (in bytes) behind the one before, here and there.
+struct Strides {
+  std::size_t count = 0;
+  std::size_t bytes = 0;
+  std::size_t local = 0;
+  std::size_t remote = 0;
 };
 
 /// Names one operation. Copyable; holding it costs nothing; it stays valid as long as its window.
@@ -134,21 +170,48 @@ class Window {
                                     SignalUpdate signal, CounterUpdate counter);
   Result<Ticket> signal(int rank, SignalUpdate signal);
 
-  /// Changes the word of type T (32- or 64-bit integer, aligned) at `offset` in `rank`'s window.
+  /// Many blocks as one operation of the sequence, with one ticket; small blocks travel together. All of them are
+  /// checked before the first byte moves. In which order they land is not said: where blocks of one vector overlap,
+  /// either may win. Empty blocks and empty lists are allowed. Of blocks that fit the small-put limit
+  /// (RAILYARD_INLINE_BYTES) alone the sources are free at once; else at local completion. The list itself is free when
+  /// the call returns.
+  ///
+  /// A vector that fills a quarter of a queue and more (256 large blocks, some 12,000 of 64 bytes) is handed over in
+  /// parts, the last one when the others are complete: the call waits for them, up to the default deadline. If that
+  /// passes (`timeout`) some blocks may have been moved, never the signal; the same call may be made again.
+  Result<Ticket> put_vector(int rank, std::span<const PutBlock> blocks);
+  /// The same and, after all of it, a signal.
+  Result<Ticket> put_vector_signal(int rank, std::span<const PutBlock> blocks, SignalUpdate signal);
+  /// Many gets as one, complete when the bytes of all blocks are there. The same in parts for more than 256.
+  Result<Ticket> get_vector(int rank, std::span<const GetBlock> blocks);
+  /// A vector whose blocks follow each other at equal distances; no list is made.
+  Result<Ticket> put_strided(int rank, std::size_t offset, const void* source, const Strides& blocks);
+  Result<Ticket> put_strided_signal(int rank, std::size_t offset, const void* source, const Strides& blocks,
+                                    SignalUpdate signal);
+  Result<Ticket> get_strided(int rank, std::size_t offset, void* destination, const Strides& blocks);
+
+  /// Changes the word of type T (32- or 64-bit integer, float or double, aligned) at `offset` in `rank`'s window.
+  /// Atomic against all other atomics of the window and against what its owner does by std::atomic_ref (not so with
+  /// native_atomics).
+  ///
+  /// Float and double. `add` rounds as the processor that applies it does: sums depend on the order of arrivals.
+  /// `increment` adds 1. `min` and `max`: a NaN gives way to a number (two NaNs: the word stays as it is) and -0.0 is
+  /// less than +0.0, so that the order of arrivals does not matter. `compare_swap` compares bits: +0.0 is not -0.0, and
+  /// a NaN equals itself. There are no bit_and, bit_or and bit_xor.
   template <typename T>
   Result<Ticket> atomic(int rank, std::size_t offset, AtomicOp op, T operand, T compare = {}) {
-    static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
-    return atomic_word(rank, offset, op, sizeof(T), static_cast<std::make_unsigned_t<T>>(operand),
-                       static_cast<std::make_unsigned_t<T>>(compare), nullptr);
+    return atomic_word(rank, offset, op, word_type<T>(), word_bits(operand), word_bits(compare), nullptr);
   }
   /// The same, and stores what the word held before to `*before`, which must stay valid until completion.
   template <typename T>
   Result<Ticket> fetch_atomic(int rank, std::size_t offset, AtomicOp op, T* before, T operand = {}, T compare = {}) {
-    static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
-    return atomic_word(rank, offset, op, sizeof(T), static_cast<std::make_unsigned_t<T>>(operand),
-                       static_cast<std::make_unsigned_t<T>>(compare), before);
+    return atomic_word(rank, offset, op, word_type<T>(), word_bits(operand), word_bits(compare), before);
   }
-  /// The untyped form. `width` is 4 or 8; `before` is null or holds `width` bytes.
+  /// The same with the type as a value. Operand and compare are the word's bits, from bit 0 on; `before` is null or
+  /// holds a word.
+  Result<Ticket> atomic_word(int rank, std::size_t offset, AtomicOp op, WordType type, std::uint64_t operand,
+                             std::uint64_t compare, void* before);
+  /// The same for an unsigned integer of `width` bytes, 4 or 8.
   Result<Ticket> atomic_word(int rank, std::size_t offset, AtomicOp op, std::size_t width, std::uint64_t operand,
                              std::uint64_t compare, void* before);
 
@@ -187,6 +250,23 @@ class Window {
   Result<void> barrier(Deadline deadline = {});
 
  private:
+  template <typename T>
+  static constexpr WordType word_type() {
+    constexpr bool kFloat = std::is_same_v<T, float> || std::is_same_v<T, double>;
+    static_assert((std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8)) || kFloat);
+    if constexpr (kFloat) {
+      return sizeof(T) == 4 ? WordType::float32 : WordType::float64;
+    } else if constexpr (sizeof(T) == 4) {
+      return std::is_signed_v<T> ? WordType::int32 : WordType::uint32;
+    } else {
+      return std::is_signed_v<T> ? WordType::int64 : WordType::uint64;
+    }
+  }
+  template <typename T>
+  static constexpr std::uint64_t word_bits(T value) {
+    return std::bit_cast<std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>(value);
+  }
+
   friend class WindowAssembly;
   friend class window_detail::WindowAccess;
   explicit Window(std::unique_ptr<window_detail::WindowState> state);

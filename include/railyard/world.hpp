@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,6 +73,11 @@ class WorldAccess;
 class WorldState;
 
 /// Movable handle. All windows of a world must be closed before it.
+///
+/// A sub-world is a World like any other: it has ranks, windows, barriers and sub-worlds of its own, and its errors
+/// name its own ranks (their text the world's too). It shares the rails, the engine and the statistics of the world
+/// that was opened; these live until the last of them ends. Its ranks are fixed, as those of every world: a rank that
+/// is lost stays lost, and none joins later (see channel.hpp for peers that come and go).
 class World {
  public:
   static Result<World> open(const WorldOptions& options = {});
@@ -108,12 +114,21 @@ class World {
   /// Returns once every rank has entered (through the bootstrap: for set-up, not for inner loops; see Window::barrier).
   Result<void> barrier(Deadline deadline = {});
 
+  /// Makes a world of those ranks that give the same `color`, in the order of `key` and, among equals, of their rank
+  /// here. A negative color: no world for this rank. Collective over all ranks of this world; ending a sub-world is
+  /// not.
+  Result<std::optional<World>> split(int color, int key = 0);
+  /// The rank that a rank of this world has in the one that was opened; -1: there is none. The same, where this is it.
+  int world_rank(int rank) const noexcept;
+  /// The rank of the same process in another world; -1: it is not in that one, or the two have nothing in common.
+  int translate(int rank, const World& other) const noexcept;
+
   WorldStatistics statistics() const;
 
  private:
   friend class window_detail::WorldAccess;
-  explicit World(std::unique_ptr<WorldState> state);
-  std::unique_ptr<WorldState> state_;
+  explicit World(std::shared_ptr<WorldState> state);
+  std::shared_ptr<WorldState> state_;
 };
 
 }  // namespace railyard

@@ -131,8 +131,18 @@ def _registering(kind):
     kind.__init__ = __init__
 
 
+def _split(self, color, key=0):
+    part = _split_world(self, color, key)
+    if part is not None:
+        _open.add(part)
+    return part
+
+
 _registering(World)
 _registering(Context)
+_split_world = World.split
+_split.__doc__ = _split_world.__doc__
+World.split = _split
 
 
 @_atexit.register

@@ -104,6 +104,44 @@ void Buffer::from_view(py::handle object, Access access) {
   size_ = static_cast<std::size_t>(view_.len);
 }
 
+Buffer Buffer::strided(py::handle object, Access access, Strided& blocks) {
+  Buffer made;
+  if (PyObject_CheckBuffer(object.ptr()) == 0) {
+    made = Buffer(object, access);
+    blocks = {1, made.size_, made.size_};
+    return made;
+  }
+  Py_buffer& view = made.view_;
+  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    view = {};
+    throw py::error_already_set();
+  }
+  if (view.format != nullptr && holds_objects(view.format))
+    throw py::type_error("an array of Python objects is pointers of this process, not data: use a number type");
+  if (access == Access::write && view.readonly != 0) read_only();
+  // From the innermost dimension on: first those that are contiguous, then those that go on at one distance.
+  blocks = {1, static_cast<std::size_t>(view.itemsize), 0};
+  for (int i = view.ndim; i-- > 0;) {
+    const auto extent = static_cast<std::size_t>(view.shape[i]);
+    const py::ssize_t stride = view.strides[i];
+    if (extent == 0) blocks.count = 0;
+    if (blocks.count == 0 || extent == 1) continue;
+    if (blocks.count == 1 && stride == static_cast<py::ssize_t>(blocks.bytes)) {
+      blocks.bytes *= extent;
+    } else if (blocks.count == 1 && stride >= 0) {
+      blocks.count = extent;
+      blocks.stride = static_cast<std::size_t>(stride);
+    } else if (blocks.count > 1 && stride == static_cast<py::ssize_t>(blocks.count * blocks.stride)) {
+      blocks.count *= extent;
+    } else {
+      throw py::buffer_error("the elements are not blocks at equal distances: use put_vector, or copy them first");
+    }
+  }
+  made.data_ = view.buf;
+  made.size_ = static_cast<std::size_t>(view.len);
+  return made;
+}
+
 void Buffer::from_cuda(py::handle object, Access access) {
   const py::dict interface = object.attr("__cuda_array_interface__");
   const py::tuple shape = interface["shape"];

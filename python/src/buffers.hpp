@@ -30,6 +30,16 @@ class Buffer {
   }
   ~Buffer() { release(); }
 
+  /// Blocks at equal distances.
+  struct Strided {
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+    std::size_t stride = 0;
+  };
+  /// Memory that need not be contiguous: rows of an array, a column, every other element. Raises BufferError where its
+  /// elements are not blocks at equal distances.
+  static Buffer strided(py::handle object, Access access, Strided& blocks);
+
   void* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return size_; }
   std::span<std::byte> bytes() const noexcept { return {static_cast<std::byte*>(data_), size_}; }

@@ -75,22 +75,53 @@ py::object put_value(const std::shared_ptr<PyWindow>& self, int rank, py::ssize_
                                [&](Window& window) { return window.put_value(rank, to_offset(offset), &word, bytes); });
 }
 
+/// The word's type: `dtype` (a name, or what NumPy takes for one), or an integer of `width`.
+WordType word_type(py::handle dtype, std::size_t width, bool is_signed) {
+  if (dtype.is_none()) {
+    check_width(width);
+    if (width == 4) return is_signed ? WordType::int32 : WordType::uint32;
+    return is_signed ? WordType::int64 : WordType::uint64;
+  }
+  const std::string name = py::isinstance<py::str>(dtype)
+                               ? py::str(dtype)
+                               : py::str(py::module_::import("numpy").attr("dtype")(dtype).attr("name"));
+  static constexpr const char* kNames[] = {"int32", "uint32", "int64", "uint64", "float32", "float64"};
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
+    if (name == kNames[i]) return static_cast<WordType>(i);
+  }
+  throw py::value_error("an atomic's word is an int32, uint32, int64, uint64, float32 or float64, not a '" + name +
+                        "'");
+}
+
+/// A word's bits.
+std::uint64_t to_bits(py::handle given, WordType type) {
+  std::uint64_t word = 0;
+  if (type == WordType::float32 || type == WordType::float64) {
+    const double number = PyFloat_AsDouble(given.ptr());
+    if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    const auto half = static_cast<float>(number);
+    std::memcpy(&word, type == WordType::float64 ? static_cast<const void*>(&number) : &half,
+                type == WordType::float64 ? 8 : 4);
+    return word;
+  }
+  return to_word(given, type == WordType::int32 || type == WordType::uint32 ? 4 : 8);
+}
+
 PyFetch start_fetch(const std::shared_ptr<PyWindow>& self, int rank, py::ssize_t offset, AtomicOp op,
-                    py::handle operand, py::handle compare, std::size_t width, bool is_signed) {
-  check_width(width);
+                    py::handle operand, py::handle compare, std::size_t width, bool is_signed, py::handle dtype) {
+  const WordType type = word_type(dtype, width, is_signed);
   const Call call(*self, "fetch_atomic");
   const std::size_t at = to_offset(offset);
   auto pending = std::make_shared<Pending>();
-  const std::uint64_t words[] = {to_word(operand, width), to_word(compare, width)};
+  const std::uint64_t words[] = {to_bits(operand, type), to_bits(compare, type)};
   pending->ticket = take(without_gil(
-      [&] { return self->window().atomic_word(rank, at, op, width, words[0], words[1], &pending->before); }));
+      [&] { return self->window().atomic_word(rank, at, op, type, words[0], words[1], &pending->before); }));
   if (pending->ticket.number != 0) self->keep(pending);
   PyFetch fetch;
   fetch.window = self;
   fetch.ticket = pending->ticket;
   fetch.pending = std::move(pending);
-  fetch.width = width;
-  fetch.is_signed = is_signed;
+  fetch.type = type;
   return fetch;
 }
 
@@ -163,28 +194,33 @@ void bind_operations(py::class_<PyWindow, std::shared_ptr<PyWindow>>& type) {
       .def(
           "atomic",
           [](Self self, int rank, py::ssize_t offset, AtomicOp op, py::handle operand, py::handle compare,
-             std::size_t width) {
-            check_width(width);
-            const std::uint64_t words[] = {to_word(operand, width), to_word(compare, width)};
+             std::size_t width, py::handle dtype) {
+            const WordType type = word_type(dtype, width, false);
+            const std::uint64_t words[] = {to_bits(operand, type), to_bits(compare, type)};
             return submit_without_memory(self, "atomic", [&](Window& window) {
-              return window.atomic_word(rank, to_offset(offset), op, width, words[0], words[1], nullptr);
+              return window.atomic_word(rank, to_offset(offset), op, type, words[0], words[1], nullptr);
             });
           },
           py::arg("rank"), py::arg("offset"), py::arg("op"), py::arg("operand") = py::int_(0),
-          py::arg("compare") = py::int_(0), py::arg("width") = 8,
-          "Changes the integer of 4 or 8 bytes (aligned) at `offset` in `rank`'s window.")
+          py::arg("compare") = py::int_(0), py::arg("width") = 8, py::arg("dtype") = py::none(),
+          "Changes the word (aligned) at `offset` in `rank`'s window: an unsigned integer of 4 or 8 bytes, or of "
+          "`dtype` ('int32', 'float64', numpy.float32, ...).")
       .def("start_fetch_atomic", &start_fetch, py::arg("rank"), py::arg("offset"), py::arg("op"),
            py::arg("operand") = py::int_(0), py::arg("compare") = py::int_(0), py::arg("width") = 8,
-           py::arg("signed") = false, "The same, fetching: `Fetch.result` is what the word held before.")
+           py::arg("signed") = false, py::arg("dtype") = py::none(),
+           "The same, fetching: `Fetch.result` is what the word held before.")
       .def(
           "fetch_atomic",
           [](Self self, int rank, py::ssize_t offset, AtomicOp op, py::handle operand, py::handle compare,
-             std::size_t width, bool is_signed, py::handle timeout) {
-            return start_fetch(self, rank, offset, op, operand, compare, width, is_signed).result(Timeout(timeout));
+             std::size_t width, bool is_signed, py::handle timeout, py::handle dtype) {
+            return start_fetch(self, rank, offset, op, operand, compare, width, is_signed, dtype)
+                .result(Timeout(timeout));
           },
           py::arg("rank"), py::arg("offset"), py::arg("op"), py::arg("operand") = py::int_(0),
           py::arg("compare") = py::int_(0), py::arg("width") = 8, py::arg("signed") = false,
-          py::arg("timeout") = py::none(), "The same, waiting: returns what the word held before.");
+          py::arg("timeout") = py::none(), py::arg("dtype") = py::none(),
+          "The same, waiting: returns what the word held before.");
+  bind_vectors(type);
 }
 
 }  // namespace railyard::python

@@ -92,7 +92,7 @@ void PyWindow::sweep() {
     // Of one that failed the memory is held until the window ends: only then nobody can touch it for certain.
     auto done = window_->test(one->ticket, Completion::local);
     if (!done || !*done) return false;
-    one->buffer.release();
+    one->release();
     return true;
   });
   sweep_at_ = std::max<std::size_t>(64, 2 * pending_.size());
@@ -132,15 +132,27 @@ void PyTicket::wait(Completion completion, Timeout timeout) {
   over();
 }
 
-py::int_ PyFetch::result(Timeout timeout) {
+py::object PyFetch::result(Timeout timeout) {
   wait(Completion::remote, timeout);
-  const std::uint64_t word = pending->before;
-  if (width == 4) {
-    std::uint32_t half = 0;
-    std::memcpy(&half, &pending->before, sizeof(half));
-    return is_signed ? py::int_(static_cast<std::int32_t>(half)) : py::int_(half);
+  const auto as = [this](auto word) {
+    std::memcpy(&word, &pending->before, sizeof(word));  // little-endian: the low bytes come first
+    return word;
+  };
+  switch (type) {
+    case WordType::int32:
+      return py::int_(as(std::int32_t{}));
+    case WordType::uint32:
+      return py::int_(as(std::uint32_t{}));
+    case WordType::int64:
+      return py::int_(as(std::int64_t{}));
+    case WordType::float32:
+      return py::float_(as(float{}));
+    case WordType::float64:
+      return py::float_(as(double{}));
+    case WordType::uint64:
+      break;
   }
-  return is_signed ? py::int_(static_cast<std::int64_t>(word)) : py::int_(word);
+  return py::int_(as(std::uint64_t{}));
 }
 
 namespace {
@@ -165,7 +177,9 @@ void bind_values(py::module_& module) {
       .value("set", AtomicOp::set)
       .value("swap", AtomicOp::swap)
       .value("compare_swap", AtomicOp::compare_swap)
-      .value("fetch", AtomicOp::fetch);
+      .value("fetch", AtomicOp::fetch)
+      .value("min", AtomicOp::min)
+      .value("max", AtomicOp::max);
   py::enum_<SignalOp>(module, "SignalOp", "What a signal does to its word.")
       .value("add", SignalOp::add)
       .value("set", SignalOp::set);

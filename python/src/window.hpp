@@ -16,7 +16,13 @@ namespace railyard::python {
 struct Pending {
   Ticket ticket;
   Buffer buffer;
-  std::uint64_t before = 0;  ///< where a fetching atomic stores
+  std::uint64_t before = 0;         ///< where a fetching atomic stores
+  std::vector<Buffer> blocks = {};  ///< of a vector
+
+  void release() {
+    buffer.release();
+    blocks.clear();
+  }
 };
 
 class PyWindow : public Closable, public std::enable_shared_from_this<PyWindow> {
@@ -67,20 +73,22 @@ struct PyTicket {
   bool test(Completion completion);
   void wait(Completion completion, Timeout timeout);
   void over() {
-    if (pending != nullptr) pending->buffer.release();
+    if (pending != nullptr) pending->release();
   }
 };
 
 /// A fetching atomic.
 struct PyFetch : PyTicket {
-  std::size_t width = 8;
-  bool is_signed = false;
-  py::int_ result(Timeout timeout);
+  WordType type = WordType::uint64;
+  py::object result(Timeout timeout);
 };
 
 /// The one ticket of every operation that was complete when its call returned.
 py::object complete_ticket();
 
+/// The ticket of an operation that keeps what is pending.
+py::object hand_out(const std::shared_ptr<PyWindow>& self, Ticket ticket, std::vector<Buffer>&& blocks);
+void bind_vectors(py::class_<PyWindow, std::shared_ptr<PyWindow>>& type);
 void bind_operations(py::class_<PyWindow, std::shared_ptr<PyWindow>>& type);
 
 }  // namespace railyard::python

@@ -90,6 +90,16 @@ std::shared_ptr<PyWorld> PyWorld::open(py::handle given, py::handle bootstrap) {
   return made;
 }
 
+std::shared_ptr<PyWorld> PyWorld::split(int color, int key) {
+  const Call call(*this, "split");
+  auto part = take(without_gil([&] { return world_->split(color, key); }));
+  if (!part) return nullptr;
+  std::shared_ptr<PyWorld> made(new PyWorld);
+  made->world_ = std::make_unique<World>(std::move(*part));
+  made->timeout_ms_ = timeout_ms_;
+  return made;
+}
+
 PyWorld::~PyWorld() { end(*this, world_); }
 
 void PyWorld::add(const std::shared_ptr<PyWindow>& window) {
@@ -287,6 +297,25 @@ void bind_world(py::module_& module) {
           },
           py::arg("timeout") = py::none(),
           "Returns once every rank has entered. Through the bootstrap: for set-up; in loops use Window.barrier.")
+      .def("split", &PyWorld::split, py::arg("color"), py::arg("key") = 0,
+           "Makes a world of those ranks that give the same `color`, in the order of `key` and, among equals, of their "
+           "rank here. A negative color: None. Collective; closing a part is not.")
+      .def(
+          "world_rank",
+          [](PyWorld& self, int rank) {
+            const Call call(self, "world_rank");
+            return self.world().world_rank(rank);
+          },
+          py::arg("rank"), "The rank that a rank of this world has in the one that was opened; -1: there is none.")
+      .def(
+          "translate",
+          [](PyWorld& self, int rank, PyWorld& other) {
+            const Call call(self, "translate");
+            const Call other_call(other, "translate");
+            return self.world().translate(rank, other.world());
+          },
+          py::arg("rank"), py::arg("other"),
+          "The rank of the same process in another world; -1: it is not in that one.")
       .def(
           "statistics",
           [](PyWorld& self) {

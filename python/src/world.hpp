@@ -37,6 +37,8 @@ Settings settings_from(py::handle given);
 class PyWorld : public Closable, public std::enable_shared_from_this<PyWorld> {
  public:
   static std::shared_ptr<PyWorld> open(py::handle settings, py::handle bootstrap);
+  /// Null: none for this rank.
+  std::shared_ptr<PyWorld> split(int color, int key);
   ~PyWorld();
 
   World& world() { return *world_; }

@@ -20,6 +20,7 @@ using railyard::Completion;
 using railyard::Order;
 using railyard::SignalOp;
 using railyard::Status;
+using railyard::WordType;
 
 // The numbers of the C enumerations are the C++ ones: the calls cast between them.
 static_assert(same(Status::ok, RY_OK) && same(Status::busy, RY_BUSY) && same(Status::timeout, RY_TIMEOUT) &&
@@ -35,7 +36,11 @@ static_assert(same(Comparison::equal, RY_EQUAL) && same(Comparison::not_equal, R
 static_assert(same(AtomicOp::add, RY_ADD) && same(AtomicOp::increment, RY_INCREMENT) &&
               same(AtomicOp::bit_and, RY_AND) && same(AtomicOp::bit_or, RY_OR) && same(AtomicOp::bit_xor, RY_XOR) &&
               same(AtomicOp::set, RY_SET) && same(AtomicOp::swap, RY_SWAP) &&
-              same(AtomicOp::compare_swap, RY_COMPARE_SWAP) && same(AtomicOp::fetch, RY_FETCH));
+              same(AtomicOp::compare_swap, RY_COMPARE_SWAP) && same(AtomicOp::fetch, RY_FETCH) &&
+              same(AtomicOp::min, RY_MIN) && same(AtomicOp::max, RY_MAX));
+static_assert(same(WordType::int32, RY_INT32) && same(WordType::uint32, RY_UINT32) && same(WordType::int64, RY_INT64) &&
+              same(WordType::uint64, RY_UINT64) && same(WordType::float32, RY_FLOAT) &&
+              same(WordType::float64, RY_DOUBLE));
 static_assert(same(SignalOp::add, RY_SIGNAL_ADD) && same(SignalOp::set, RY_SIGNAL_SET));
 static_assert(same(Completion::local, RY_LOCAL) && same(Completion::remote, RY_REMOTE));
 

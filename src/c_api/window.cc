@@ -1,8 +1,9 @@
 /// Windows of the C API: each call checks its handle, casts and calls the C++ one.
+#include <cstring>
 #include <span>
 #include <vector>
 
-#include "c_api/handles.hpp"
+#include "c_api/operate.hpp"
 
 using railyard::AtomicOp;
 using railyard::Comparison;
@@ -12,6 +13,7 @@ using railyard::Order;
 using railyard::Result;
 using railyard::Ticket;
 using railyard::Window;
+using railyard::WordType;
 using namespace railyard::c_api;  // NOLINT(google-build-using-namespace): these are the C side's own helpers
 
 namespace {
@@ -20,24 +22,21 @@ static_assert(sizeof(ry_ticket) == sizeof(Ticket));
 
 Ticket to_ticket(ry_ticket ticket) { return Ticket{ticket.number, ticket.peer, ticket.slot}; }
 
-railyard::SignalUpdate to_update(const ry_signal_update& update) {
-  return {update.index, update.value, static_cast<railyard::SignalOp>(update.op)};
-}
-
 railyard::CounterUpdate to_update(const ry_counter_update& update) { return {update.index, update.value}; }
 
-bool is_signal_op(ry_signal_op op) { return op == RY_SIGNAL_ADD || op == RY_SIGNAL_SET; }
 bool is_comparison(ry_comparison comparison) { return comparison >= RY_EQUAL && comparison <= RY_GREATER_EQUAL; }
 bool is_completion(ry_completion completion) { return completion == RY_LOCAL || completion == RY_REMOTE; }
 
-ry_status fail_signal_op(const char* call, int op) noexcept {
-  return fail_value(call, "signal operation", op, "RY_SIGNAL_ADD (0) and RY_SIGNAL_SET (1)");
-}
 ry_status fail_comparison(const char* call, int comparison) noexcept {
   return fail_value(call, "comparison", comparison, "RY_EQUAL (0) to RY_GREATER_EQUAL (5)");
 }
 ry_status fail_completion(const char* call, int completion) noexcept {
   return fail_value(call, "completion", completion, "RY_LOCAL (0) and RY_REMOTE (1)");
+}
+
+bool is_atomic_op(ry_atomic_op op) { return op >= RY_ADD && op <= RY_MAX; }
+ry_status fail_atomic_op(const char* call, int op) noexcept {
+  return fail_value(call, "atomic operation", op, "RY_ADD (0) to RY_MAX (10)");
 }
 
 /// Checks and runs a wait for several signals.
@@ -56,18 +55,6 @@ ry_status wait_conditions(const char* call, ry_window* window, const ry_signal_c
       conditions.push_back({each.index, static_cast<Comparison>(each.comparison), each.value, each.from});
     }
     return wait(window->window, std::span<const railyard::SignalCondition>(conditions), deadline);
-  });
-}
-
-/// Runs one operation and hands out its ticket where it is wanted.
-template <typename Operation>
-ry_status operate(const char* call, ry_window* window, ry_ticket* ticket, Operation operation) noexcept {
-  if (!usable(window)) return fail_unusable(call, window);
-  return guarded(call, [&]() -> ry_status {
-    Result<Ticket> done = operation(window->window);
-    if (!done) return fail(done.error());
-    if (ticket != nullptr) *ticket = {done->number, done->peer, done->slot};
-    return RY_OK;
   });
 }
 
@@ -199,9 +186,24 @@ ry_status ry_signal(ry_window* window, int rank, ry_signal_update signal, ry_tic
 
 ry_status ry_atomic(ry_window* window, int rank, size_t offset, ry_atomic_op op, size_t width, uint64_t operand,
                     uint64_t compare, void* before, ry_ticket* ticket) {
-  if (op < RY_ADD || op > RY_FETCH) return fail_value(__func__, "atomic operation", op, "RY_ADD (0) to RY_FETCH (8)");
+  if (!is_atomic_op(op)) return fail_atomic_op(__func__, op);
   return operate(__func__, window, ticket, [&](Window& w) {
     return w.atomic_word(rank, offset, static_cast<AtomicOp>(op), width, operand, compare, before);
+  });
+}
+
+ry_status ry_atomic_typed(ry_window* window, int rank, size_t offset, ry_atomic_op op, ry_word_type type,
+                          const void* operand, const void* compare, void* before, ry_ticket* ticket) {
+  if (!is_atomic_op(op)) return fail_atomic_op(__func__, op);
+  if (type < RY_INT32 || type > RY_DOUBLE)
+    return fail_value(__func__, "word type", type, "RY_INT32 (0) to RY_DOUBLE (5)");
+  const std::size_t width = type == RY_INT32 || type == RY_UINT32 || type == RY_FLOAT ? 4 : 8;
+  std::uint64_t words[2] = {0, 0};  // little-endian: the low bytes come first
+  if (operand != nullptr) std::memcpy(&words[0], operand, width);
+  if (compare != nullptr) std::memcpy(&words[1], compare, width);
+  return operate(__func__, window, ticket, [&](Window& w) {
+    return w.atomic_word(rank, offset, static_cast<AtomicOp>(op), static_cast<WordType>(type), words[0], words[1],
+                         before);
   });
 }
 

@@ -166,6 +166,21 @@ ry_status ry_world_barrier(ry_world* world, int64_t deadline_ms) {
   return guarded(__func__, [&]() -> ry_status { return status_of(world->world.barrier(deadline)); });
 }
 
+ry_status ry_world_split(ry_world* world, int color, int key, ry_world** part) {
+  if (world == nullptr || part == nullptr) return fail_invalid(__func__, "an argument is NULL");
+  return guarded(__func__, [&]() -> ry_status {
+    auto made = world->world.split(color, key);
+    if (!made) return fail(made.error());
+    *part = made->has_value() ? new ry_world{nullptr, std::move(**made)} : nullptr;
+    return RY_OK;
+  });
+}
+
+int ry_world_translate(const ry_world* world, int rank, const ry_world* other) {
+  if (world == nullptr) return -1;
+  return other == nullptr ? world->world.world_rank(rank) : world->world.translate(rank, other->world);
+}
+
 ry_status ry_world_read_statistics(const ry_world* world, ry_world_statistics* statistics) {
   if (world == nullptr || statistics == nullptr) return fail_invalid(__func__, "an argument is NULL");
   return guarded(__func__, [&]() -> ry_status {

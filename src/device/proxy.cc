@@ -118,7 +118,7 @@ bool DeviceProxy::State::issue_one(ProxyThread& proxy, Ring& ring, const Command
 
 bool DeviceProxy::State::is_done(const Pending& pending) const {
   if (pending.ticket.number == 0) return true;
-  const transport::Flow* const flow = state_.engine().existing_flow(pending.ticket.peer);
+  const transport::Flow* const flow = state_.existing_flow(pending.ticket.peer);
   return flow->completed.load(std::memory_order_acquire) >= pending.ticket.number ||
          flow->failed.load(std::memory_order_acquire);
 }

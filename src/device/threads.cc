@@ -110,8 +110,8 @@ void DeviceProxy::State::ask_after(int peer) {
   if (peer < 0 || peer >= state_.world().size || state_.is_self(peer)) return;
   transport::Engine& engine = state_.engine();
   const transport::ProgressGuard hold(engine.progress_lock());
-  const transport::Flow* const flow = engine.existing_flow(peer);
-  if (flow == nullptr || flow->route->concerned_since == 0) engine.check_on(peer);
+  const transport::Flow* const flow = state_.existing_flow(peer);
+  if (flow == nullptr || flow->route->concerned_since == 0) engine.check_on(state_.peer(peer));
 }
 
 /// Tells kernels which ranks are gone. By one thread: the words are its own.
@@ -123,12 +123,12 @@ void DeviceProxy::State::watch_peers(ProxyThread& proxy, std::int64_t now) {
   Word* const lost = memory_.shared<Word>(memory_.layout().lost);
   const auto ranks = static_cast<std::size_t>(state_.world().size);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const transport::Flow* const flow = engine.existing_flow(static_cast<int>(rank));
+    const transport::Flow* const flow = state_.existing_flow(static_cast<int>(rank));
     if (lost[rank] != 0 || flow == nullptr || !flow->failed.load(std::memory_order_acquire)) continue;
     device::detail::store_system(&lost[rank], 1);
   }
   // One that has left came through every barrier before it did.
-  const Word gone = static_cast<Word>(engine.last_lost() + 1);
+  const Word gone = static_cast<Word>(state_.lost_rank() + 1);
   if (lost[ranks] != gone) device::detail::store_system(&lost[ranks], gone);
 }
 

@@ -7,9 +7,9 @@ namespace railyard::sim {
 
 namespace {
 
-constexpr std::array kOwnOperations = {AtomicOp::add,    AtomicOp::increment,    AtomicOp::bit_and,
-                                       AtomicOp::bit_or, AtomicOp::bit_xor,      AtomicOp::set,
-                                       AtomicOp::swap,   AtomicOp::compare_swap, AtomicOp::fetch};
+constexpr std::array kOwnOperations = {
+    AtomicOp::add,  AtomicOp::increment,    AtomicOp::bit_and, AtomicOp::bit_or, AtomicOp::bit_xor, AtomicOp::set,
+    AtomicOp::swap, AtomicOp::compare_swap, AtomicOp::fetch,   AtomicOp::min,    AtomicOp::max};
 
 }  // namespace
 
@@ -33,8 +33,9 @@ bool Program::do_atomic_own(Pair& pair) {
   if (fetches && cell == UINT32_MAX) return false;
   ++operations_;
   const std::size_t offset = stage_.layout.own_word(static_cast<std::size_t>(rank_), which);
-  const auto ticket = window().atomic_word(pair.flow.target(), offset, op, word.width, operand, compare,
-                                           fetches ? &cell_word(cell) : nullptr);
+  const auto ticket =
+      window().atomic_word(pair.flow.target(), offset, op, word.width == 4 ? WordType::int32 : WordType::int64, operand,
+                           compare, fetches ? &cell_word(cell) : nullptr);
   if (!accepted(ticket, Kind::atomic_own, pair)) {
     if (fetches) free_cells_.push_back(cell);
     return false;

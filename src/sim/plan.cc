@@ -133,7 +133,9 @@ const char* to_string(Kind kind) {
                                                              "own atomic",
                                                              "atomic add",
                                                              "atomic swap",
-                                                             "atomic compare_swap"};
+                                                             "atomic compare_swap",
+                                                             "put_vector",
+                                                             "get_vector"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

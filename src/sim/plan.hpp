@@ -71,8 +71,10 @@ enum class Kind : std::uint8_t {
   atomic_add,  ///< on a word that all ranks change
   atomic_swap,
   atomic_compare_swap,
+  put_vector,  ///< several puts as one operation, with or without a signal
+  get_vector,
 };
-inline constexpr std::size_t kKinds = 14;
+inline constexpr std::size_t kKinds = 16;
 const char* to_string(Kind kind);
 
 Plan make_plan(std::uint64_t seed, const ScenarioOptions& options);

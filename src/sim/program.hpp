@@ -93,6 +93,8 @@ class Program {
   bool do_put_value(Pair& pair);
   bool do_get(Pair& pair);
   bool do_put_get(Pair& pair);
+  bool do_put_vector(Pair& pair);
+  bool do_get_vector(Pair& pair);
   bool get_slot(Pair& pair, FlowModel::PutId put, std::uint32_t slot, std::size_t bytes);
   bool fence(Pair& pair);
   std::uint32_t take_counter();

@@ -413,6 +413,10 @@ bool Program::submit(Kind kind, Pair& pair) {
       return do_get(pair);
     case Kind::put_get:
       return do_put_get(pair);
+    case Kind::put_vector:
+      return do_put_vector(pair);
+    case Kind::get_vector:
+      return do_get_vector(pair);
     case Kind::atomic_own:
       return do_atomic_own(pair);
     case Kind::atomic_add:

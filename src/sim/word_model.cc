@@ -59,6 +59,13 @@ std::uint64_t OwnWord::apply(AtomicOp op, std::uint64_t operand, std::uint64_t c
       break;
     case AtomicOp::fetch:
       break;
+    case AtomicOp::min:
+    case AtomicOp::max: {
+      // As integers with a sign: the width's sign bit tells.
+      const std::uint64_t flip = std::uint64_t{1} << (8 * width - 1);
+      if ((op == AtomicOp::min) == ((operand ^ flip) < (value ^ flip))) value = operand;
+      break;
+    }
   }
   if (width == 4) value &= UINT32_MAX;
   return before;

@@ -63,7 +63,10 @@ void Engine::finish_operation(Operation* operation) {
   if (flow.failed.load(std::memory_order_relaxed)) return;  // `fail_flow` has answered for it
   if (operation->slot != 0) {
     flow.sender.ended_unordered();
-    const Slots::Content& content = slots_.content(operation->slot - 1);
+    Slots::Content& content = slots_.content(operation->slot - 1);
+    if (content.failure == FailureCause::none) content.failure = operation->failure;
+    if (--content.parts != 0) return;
+    operation->failure = content.failure;
     if (content.withdrawn) operation->failure = FailureCause::deregistered;
     if (content.before != nullptr && operation->failure == FailureCause::none)
       std::memcpy(content.before, operation->frame->data, sizeof(std::uint64_t));  // a native atomic

@@ -34,6 +34,7 @@
 #include "transport/registry.hpp"
 #include "transport/scheduler.hpp"
 #include "transport/slots.hpp"
+#include "transport/vector.hpp"
 #include "transport/waiting.hpp"
 
 namespace railyard::transport {
@@ -104,6 +105,7 @@ struct AtomicRecord {
   std::uint64_t offset = 0;
   AtomicOp op = AtomicOp::add;
   wire::AtomicBody body;
+  wire::WordKind kind = wire::WordKind::bits;
 };
 /// A transfer between local memory and a peer's region.
 struct Bulk {
@@ -115,6 +117,13 @@ struct Bulk {
   std::shared_ptr<const void> keep;
   std::uint64_t* counter = nullptr;
   std::uint64_t counter_value = 0;
+};
+
+/// Blocks of one vector.
+struct VectorWork {
+  RemoteMemory remote;
+  std::span<const Block> blocks;
+  std::shared_ptr<const void> keep;
 };
 
 class Engine {
@@ -193,6 +202,10 @@ class Engine {
   bool try_write(Flow& flow, const Bulk& bulk, const MessageRecord& message, std::uint64_t& number);
   /// A write outside the sequence, or a read.
   bool try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, Ticket& ticket);
+  /// Ordered blocks and, after all of them, a signal: one operation. Not more than VectorShape::kMost, not none.
+  bool try_vector(Flow& flow, const VectorWork& work, const SignalRecord* signal, std::uint64_t& number);
+  /// Reads in one slot. As many at most.
+  bool try_reads(Flow& flow, const VectorWork& work, Ticket& ticket);
   /// An atomic of the target's NIC, outside the sequence; `before` may be null.
   bool try_native(Flow& flow, const Bulk& at, const fabric::AtomicRequest& request, void* before, Ticket& ticket);
   static void fence(Flow& flow) { flow.sender.request_fence(); }
@@ -314,10 +327,15 @@ class Engine {
   void count_outstanding(Flow& flow, std::int64_t change);
   template <typename Append>
   bool queue_write(Flow& flow, const Bulk& bulk, bool with_frame, Append&& append, std::uint64_t& number);
-  static void append_put(Operation& frame, const PutRecord& put);
+  static void append_put(Operation& frame, const PutRecord& put, bool joined = false);
   static void append_signal(Operation& frame, const SignalRecord& signal, bool joined);
   static void append_message(Operation& frame, const MessageRecord& message);
   void activate(Flow& flow);
+
+  // vector.cc
+  std::vector<Operation*> take_operations(Flow& flow, std::uint32_t count, std::uint32_t frames);
+  static void queue_taken(Flow& flow, Operation& operation, Operation::Kind kind);
+  static void set_block(Operation& operation, const VectorWork& work, const Block& block);
 
   // transmit.cc
   bool transmit();

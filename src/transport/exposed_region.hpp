@@ -34,8 +34,9 @@ inline bool apply_signal(const ExposedRegion& exposed_region, std::uint64_t inde
   }
   return false;
 }
-/// Changes a word of the exposed region and returns what it held. False: outside, misaligned, or no such operation.
-bool apply_atomic(const ExposedRegion& exposed_region, std::uint64_t offset, AtomicOp op, const wire::AtomicBody& body,
-                  std::uint64_t& before);
+/// Changes a word of the exposed region and returns what it held. False: outside, misaligned, or no such operation
+/// (wire::atomic_code). Atomic against every processor of this host that does the same, or uses locked instructions.
+bool apply_atomic(const ExposedRegion& exposed_region, std::uint64_t offset, std::uint8_t code,
+                  const wire::AtomicBody& body, std::uint64_t& before);
 
 }  // namespace railyard::transport

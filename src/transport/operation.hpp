@@ -96,7 +96,8 @@ struct Operation {
   std::uint64_t* counter = nullptr;
   std::uint64_t counter_value = 0;
   std::uint32_t slot = 0;  ///< out-of-sequence completion, plus one
-  /// Of an ordered write: the caller's number of it, and the frame that follows with its signal or message.
+  /// Of an ordered write: the caller's number of it, and the frame that follows with its signal or message. Of a frame
+  /// that a vector has for itself: the vector's number.
   std::uint64_t submission = 0;
   Operation* companion = nullptr;  ///< in the queue or unacknowledged as long as a segment of the write is
   fabric::AtomicRequest request;
@@ -112,7 +113,7 @@ struct Operation {
     whole = fenced = false;
     records = 0;
     segments = unfinished = 0;
-    number = 0;
+    number = submission = 0;
     frame = nullptr;
     own = Segment{};
   }

@@ -242,8 +242,7 @@ bool Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record, 
       }
       std::memcpy(&body, record.body.data(), sizeof body);
       Reply reply{body.request, 0, 0};
-      good = good && apply_atomic(*exposed_region, record.header.offset, static_cast<AtomicOp>(record.header.detail),
-                                  body, reply.value);
+      good = good && apply_atomic(*exposed_region, record.header.offset, record.header.detail, body, reply.value);
       if (!good) reply.status = static_cast<std::uint8_t>(refusal_cause(exposed_region, record));
       if (body.request != 0) {
         if (flow.receiver.replies.size() < kMostFetches) {

@@ -131,6 +131,7 @@ void Engine::fail_records(Flow& flow, const Segment& segment, const wire::Refuse
   const std::span<const std::byte> bytes{operation.frame->data, operation.frame->bytes};
   const auto header = wire::parse_header(bytes);
   const auto cause = static_cast<FailureCause>(refused.cause);
+  if (operation.submission != 0) return note_failure(flow, operation.submission, segment.sequence, cause);
   // The frame's last operation has the frame's number; the others count down from there.
   std::uint64_t number = operation.number + 1;
   for (wire::RecordReader reader(bytes, *header); const auto record = reader.next();) number -= numbered(*record);

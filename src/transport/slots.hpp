@@ -27,6 +27,8 @@ class Slots {
     bool fetch = false;
     bool withdrawn = false;  ///< the memory for the old value was taken back
     int peer = -1;
+    std::uint32_t parts = 1;                    ///< operations that end it together
+    FailureCause failure = FailureCause::none;  ///< of the first part that failed
   };
 
   bool empty() const { return free_.empty(); }

@@ -57,8 +57,8 @@ Operation* Engine::queue_operation(Flow& flow, Operation::Kind kind) {
 
 Operation* Engine::open_frame(Flow& flow, std::size_t bytes) {
   Operation* tail = flow.sender.last();
-  if (tail != nullptr && tail->kind == Operation::Kind::frame && !flow.sender.fence_requested() &&
-      tail->frame->bytes + bytes <= wire::kFrameBytes) {
+  if (tail != nullptr && tail->kind == Operation::Kind::frame && tail->submission == 0 &&
+      !flow.sender.fence_requested() && tail->frame->bytes + bytes <= wire::kFrameBytes) {
     return tail;
   }
   return queue_frame(flow);
@@ -82,10 +82,11 @@ Operation* Engine::queue_frame(Flow& flow) {
   return frame;
 }
 
-void Engine::append_put(Operation& frame, const PutRecord& put) {
+void Engine::append_put(Operation& frame, const PutRecord& put, bool joined) {
+  const auto kind = joined ? wire::joined(wire::RecordKind::put) : wire::RecordKind::put;
   std::byte* body = wire::FrameWriter::append(
       frame.frame->data, frame.frame->bytes,
-      {wire::RecordKind::put, 0, static_cast<std::uint16_t>(put.bytes.size()), put.exposed_region, put.offset});
+      {kind, 0, static_cast<std::uint16_t>(put.bytes.size()), put.exposed_region, put.offset});
   std::memcpy(body, put.bytes.data(), put.bytes.size());
   ++frame.records;
 }
@@ -151,9 +152,10 @@ bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ti
   } else {
     ticket.number = frame->number = count_submission(flow);
   }
-  std::byte* body = wire::FrameWriter::append(frame->frame->data, frame->frame->bytes,
-                                              {wire::RecordKind::atomic, static_cast<std::uint8_t>(atomic.op),
-                                               sizeof wire_body, atomic.exposed_region, atomic.offset});
+  std::byte* body = wire::FrameWriter::append(
+      frame->frame->data, frame->frame->bytes,
+      {wire::RecordKind::atomic, wire::atomic_code(static_cast<std::uint8_t>(atomic.op), atomic.kind), sizeof wire_body,
+       atomic.exposed_region, atomic.offset});
   std::memcpy(body, &wire_body, sizeof wire_body);
   ++frame->records;
   push(flow);

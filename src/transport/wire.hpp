@@ -74,8 +74,8 @@ inline constexpr std::uint8_t kFailedMessage = 0x80;
 
 struct RecordHeader {
   RecordKind kind = RecordKind::put;
-  std::uint8_t detail = 0;           ///< signal: SignalOp; atomic: AtomicOp; reply: a FailureCause; ping: kPing flags;
-                                     ///< fence: a LossCause
+  std::uint8_t detail = 0;           ///< signal: SignalOp; atomic: atomic_code; reply: a FailureCause; ping: kPing
+                                     ///< flags; fence: a LossCause
   std::uint16_t length = 0;          ///< of the body that follows, before padding to 8
   std::uint32_t exposed_region = 0;  ///< reply: the request's id; ping, pong: the round; fence, fenced: the epoch
   std::uint64_t offset = 0;          ///< signal: index of the word; lost: the rank; other notices: a LinkEnds
@@ -119,6 +119,14 @@ struct RefusedRecords {
   constexpr std::uint64_t pack() const { return sequence | (std::uint64_t{first} << 32U); }
 };
 static_assert(sizeof(RefusedRecords) == 12);
+
+/// How an atomic reads its word.
+enum class WordKind : std::uint8_t { bits = 0, signed_integer = 1, floating = 2 };
+/// Detail of an atomic: the AtomicOp in the low half, the WordKind in the high one. There is one code for each thing
+/// that can be done: what does not depend on how the word is read has `bits`.
+constexpr std::uint8_t atomic_code(std::uint8_t op, WordKind kind) {
+  return static_cast<std::uint8_t>(op | (static_cast<unsigned>(kind) << 4U));
+}
 
 struct AtomicBody {
   std::uint64_t operand = 0;

@@ -5,15 +5,15 @@ namespace railyard::window_detail {
 
 bool WindowState::begin_touching(int rank) {
   const transport::ProgressGuard hold(engine_.progress_lock());
-  const auto flow = engine_.flow(rank);
+  const auto flow = engine_.flow(peer(rank));
   if (!flow) return false;  // the engine's own way says why
   engine_.use_directly(**flow);
   return (*flow)->outstanding.load(std::memory_order_relaxed) == 0 && !(*flow)->failed.load(std::memory_order_relaxed);
 }
 
-bool WindowState::atomic_directly(const DirectPart& part, std::size_t offset, AtomicOp op,
+bool WindowState::atomic_directly(const DirectPart& part, std::size_t offset, std::uint8_t code,
                                   const transport::wire::AtomicBody& body, std::uint64_t& before) {
-  const bool applied = apply_atomic(part.data, offset, op, body, before);
+  const bool applied = apply_atomic(part.data, offset, code, body, before);
   if (part.heap) used_directly(DirectUse::What::atomic, 0);
   return applied;
 }

@@ -22,8 +22,8 @@ inline constexpr std::uint32_t kWork = 2;
 inline constexpr std::size_t kBytesPerLook = 1024;
 
 [[gnu::always_inline]] inline void WindowState::used_directly(DirectUse::What what, std::size_t bytes) {
-  DirectUse::Line& line = world_.direct_use.mine();
-  world_.direct_use.count(line, what, bytes);
+  DirectUse::Line& line = base_.direct_use.mine();
+  base_.direct_use.count(line, what, bytes);
   const std::size_t work = kWork + std::min<std::size_t>(bytes / kBytesPerLook, UINT16_MAX);
   if (line.pace.spend(static_cast<std::uint32_t>(work))) engine_.pass(line.pace);
 }
@@ -39,7 +39,7 @@ inline constexpr std::size_t kBytesPerLook = 1024;
   if (request.signal != nullptr) {
     apply_signal(signals_of(part, request), request.signal->index, request.signal->op, request.signal->value);
     if (part.sleepers->any()) [[unlikely]]
-      engine_.wake_peer(request.rank);
+      engine_.wake_peer(peer(request.rank));
   }
   if (request.counter != nullptr) count(*request.counter);
   if (part.heap) used_directly(DirectUse::What::put, request.bytes);

@@ -18,9 +18,9 @@ Result<void> WindowState::copy_at_home(const char* call, void* to, const void* f
     std::memmove(to, from, bytes);
     return {};
   }
-  const std::lock_guard lock(world_.copies_mutex);
-  auto copied = world_.copies.copy_now(to, to_device ? to_device->device : -1, from,
-                                       from_device ? from_device->device : -1, bytes);
+  const std::lock_guard lock(base_.copies_mutex);
+  auto copied = base_.copies.copy_now(to, to_device ? to_device->device : -1, from,
+                                      from_device ? from_device->device : -1, bytes);
   if (copied) return {};
   return Error(copied.status(), fmt::format("{}: {}", call, copied.error().message()),
                {.peer = world_.rank, .operation = call});

@@ -2,9 +2,10 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <bit>
 #include <cstring>
 
-#include "window/window_state.hpp"
+#include "window/submit.hpp"
 
 namespace railyard::window_detail {
 
@@ -18,36 +19,6 @@ struct SmallSource {
 };
 
 }  // namespace
-
-/// Hands work to the flow of `rank`; with no room, waits for some (promise 6: a full queue is back-pressure).
-template <typename Attempt>
-Result<void> WindowState::submit(const char* call, int rank, Attempt&& attempt) {
-  enum class Outcome : std::uint8_t { done, full, broken };
-  Error error;
-  const auto once = [&] {
-    const transport::ProgressGuard hold(engine_.progress_lock());
-    const auto flow = engine_.flow(rank);
-    if (!flow) {
-      error = flow.error().copy();
-      return Outcome::broken;
-    }
-    if ((*flow)->failed.load(std::memory_order_relaxed)) {
-      error = (*flow)->error.copy();
-      return Outcome::broken;
-    }
-    return attempt(**flow) ? Outcome::done : Outcome::full;
-  };
-  Outcome outcome = once();
-  if (outcome == Outcome::full) {
-    const std::int64_t patience = nanoseconds({});
-    if (patience == 0) return Error(Status::busy);
-    if (!engine_.wait_until([&] { return (outcome = once()) != Outcome::full; }, patience)) {
-      return timed_out(call, rank, patience);
-    }
-  }
-  if (outcome == Outcome::broken) return error;
-  return {};
-}
 
 void WindowState::count(const CounterUpdate& counter) {
   // Release: whoever sees the counter may reuse the source.
@@ -80,7 +51,7 @@ Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bul
       }
       work.region = std::move(*region);
     }
-    if (auto reached = check_reach(call, flow, work); !reached) {
+    if (auto reached = check_reach(call, rank, flow, work); !reached) {
       unusable = std::move(reached.error());
       return true;
     }
@@ -97,18 +68,18 @@ Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bul
 }
 
 /// Memory of a GPU, here or there, and a way that does not reach it.
-Result<void> WindowState::check_reach(const char* call, const transport::Flow& flow,
+Result<void> WindowState::check_reach(const char* call, int rank, const transport::Flow& flow,
                                       const transport::Bulk& work) const {
   if (!gpus_ || flow.route->links.empty()) return {};
   for (const transport::Link& link : flow.route->links) {
     const bool here = work.region->device() < 0 || work.region->reached_by(link.rail());
-    const bool there = !part(flow.peer).on_device || work.remote.keys[link.remote_rail()].key != 0;
+    const bool there = !part(rank).on_device || work.remote.keys[link.remote_rail()].key != 0;
     if (here && there) continue;
     return Error(Status::unsupported,
                  fmt::format("{}: the way to rank {} over {} does not reach the memory of GPUs: copy to host memory "
                              "first, or use a rail that does (shared memory, RDMA)",
-                             call, flow.peer, engine_.rails()[link.rail()]->name()),
-                 {.peer = flow.peer, .rail = static_cast<int>(link.rail()), .operation = call});
+                             call, rank, engine_.rails()[link.rail()]->name()),
+                 {.peer = rank, .rail = static_cast<int>(link.rail()), .operation = call});
   }
   return {};
 }
@@ -184,6 +155,7 @@ Result<Ticket> WindowState::put_by_engine(Put request) {
                        : engine_.try_write(flow, ready, with_signal, ticket.number);
       });
   if (!submitted) return std::move(submitted.error());
+  ticket.peer = request.rank;
   return ticket;
 }
 
@@ -201,19 +173,38 @@ Result<Ticket> WindowState::get_by_engine(int rank, std::size_t offset, void* de
                                  return engine_.try_unordered(flow, ready, transport::Operation::Kind::read, ticket);
                                });
   if (!submitted) return std::move(submitted.error());
+  ticket.peer = rank;
   return ticket;
 }
 
-Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body,
-                                   void* before) {
+Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, WordType type,
+                                   transport::wire::AtomicBody body, void* before) {
   const char* call = before != nullptr ? "fetch_atomic" : "atomic";
+  if (type > WordType::float64) {
+    return unknown(call, "word type", static_cast<int>(type),
+                   "int32 (0), uint32, int64, uint64, float32 and float64 (5)");
+  }
   if (body.width != 4 && body.width != 8) {
     return Error(Status::invalid, fmt::format("{}: a word of {} bytes; 4 and 8 are possible", call, body.width),
                  {.peer = rank, .operation = call});
   }
-  if (op > AtomicOp::fetch) {
+  if (op > AtomicOp::max) {
     return unknown(call, "atomic operation", static_cast<int>(op),
-                   "add (0), increment, bit_and, bit_or, bit_xor, set, swap, compare_swap and fetch (8)");
+                   "add (0), increment, bit_and, bit_or, bit_xor, set, swap, compare_swap, fetch, min and max (10)");
+  }
+  auto kind = transport::wire::WordKind::bits;
+  if (type == WordType::float32 || type == WordType::float64) {
+    if (op == AtomicOp::bit_and || op == AtomicOp::bit_or || op == AtomicOp::bit_xor) {
+      return Error(Status::invalid, fmt::format("{}: a float or double has no bit_and, bit_or and bit_xor", call),
+                   {.peer = rank, .operation = call});
+    }
+    if (op == AtomicOp::increment) {
+      op = AtomicOp::add;
+      body.operand = type == WordType::float32 ? std::bit_cast<std::uint32_t>(1.0F) : std::bit_cast<std::uint64_t>(1.0);
+    }
+    if (op == AtomicOp::add || op == AtomicOp::min || op == AtomicOp::max) kind = transport::wire::WordKind::floating;
+  } else if ((op == AtomicOp::min || op == AtomicOp::max) && (type == WordType::int32 || type == WordType::int64)) {
+    kind = transport::wire::WordKind::signed_integer;
   }
   // `this` stands for "not null": an atomic has no memory of the caller's to check.
   if (auto checked = check_range(call, rank, offset, this, body.width); !checked) return std::move(checked.error());
@@ -231,10 +222,11 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
                  fmt::format("{}: rank {}'s window is memory of a GPU, whose words only kernels change", call, rank),
                  {.peer = rank, .operation = call});
   }
-  if (native_atomics_) return atomic_natively(call, rank, offset, op, body, before);
+  if (native_atomics_) return atomic_natively(call, rank, offset, op, kind, body, before);
   if (const DirectPart* direct = part(rank).direct; direct != nullptr && may_touch(rank)) {
     std::uint64_t value = 0;
-    if (!atomic_directly(*direct, offset, op, body, value)) {
+    const std::uint8_t code = transport::wire::atomic_code(static_cast<std::uint8_t>(op), kind);
+    if (!atomic_directly(*direct, offset, code, body, value)) {
       return Error(Status::invalid, fmt::format("{}: the word at offset {} is not aligned in memory", call, offset),
                    {.peer = rank, .operation = call});
     }
@@ -242,19 +234,21 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, co
     return Ticket{};
   }
   Ticket ticket;
-  const transport::AtomicRecord record{part(rank).exposed_region, offset, op, body};
+  const transport::AtomicRecord record{part(rank).exposed_region, offset, op, body, kind};
   auto submitted =
       submit(call, rank, [&](transport::Flow& flow) { return engine_.try_atomic(flow, record, before, ticket); });
   if (!submitted) return std::move(submitted.error());
   if (before == nullptr) ticket.slot = kSourceFree;
+  ticket.peer = rank;
   return ticket;
 }
 
 Result<Ticket> WindowState::atomic_natively(const char* call, int rank, std::size_t offset, AtomicOp op,
-                                            const transport::wire::AtomicBody& body, void* before) {
+                                            transport::wire::WordKind kind, const transport::wire::AtomicBody& body,
+                                            void* before) {
   fabric::AtomicRequest request;
   request.value = body.operand;
-  bool known = body.width == sizeof(std::uint64_t);
+  bool known = body.width == sizeof(std::uint64_t) && kind == transport::wire::WordKind::bits;
   switch (op) {
     case AtomicOp::add:
       break;
@@ -287,13 +281,14 @@ Result<Ticket> WindowState::atomic_natively(const char* call, int rank, std::siz
   auto submitted =
       submit(call, rank, [&](transport::Flow& flow) { return engine_.try_native(flow, at, request, before, ticket); });
   if (!submitted) return std::move(submitted.error());
+  ticket.peer = rank;
   return ticket;
 }
 
 Error WindowState::timed_out(const char* call, int rank, std::int64_t nanoseconds) {
   std::string state = "nothing was ever sent to it";
   std::uint64_t sequence = 0;
-  if (const transport::Flow* flow = engine_.existing_flow(rank)) {
+  if (const transport::Flow* flow = existing_flow(rank)) {
     const transport::ProgressGuard hold(engine_.progress_lock());
     sequence = flow->sender.acknowledged();
     state = fmt::format("{} operations outstanding, sequence {} of {} acknowledged, {} waiting to be sent",

@@ -44,14 +44,14 @@ const char* sign_of(Comparison comparison) {
 }
 
 /// Asks whether a rank is still there, unless that is being found out already: asked again, its time would start anew.
-void ask_after(transport::Engine& engine, int rank) {
-  const transport::ProgressGuard hold(engine.progress_lock());
-  const transport::Flow* flow = engine.existing_flow(rank);
-  if (flow == nullptr || flow->route->concerned_since == 0) engine.check_on(rank);
+void ask_after(WindowState& state, int rank) {
+  const transport::ProgressGuard hold(state.engine().progress_lock());
+  const transport::Flow* flow = state.existing_flow(rank);
+  if (flow == nullptr || flow->route->concerned_since == 0) state.engine().check_on(state.peer(rank));
 }
 
-bool is_gone(const transport::Engine& engine, int rank) {
-  const transport::Flow* flow = engine.existing_flow(rank);
+bool is_gone(const WindowState& state, int rank) {
+  const transport::Flow* flow = state.existing_flow(rank);
   return flow != nullptr && flow->failed.load(std::memory_order_acquire);
 }
 
@@ -86,10 +86,9 @@ class SignalWait {
   /// True: the next rank to ask after has changed.
   bool moved_on() const { return asked_ && last_asked_ != watched_rank_; }
   void ask() {
-    transport::Engine& engine = state_.engine();
     for (const SignalCondition& condition : conditions_) {
       const int rank = condition.from == SignalCondition::kAnyRank ? watched_rank() : condition.from;
-      if (rank != kNobody && !state_.is_self(rank)) ask_after(engine, rank);
+      if (rank != kNobody && !state_.is_self(rank)) ask_after(state_, rank);
     }
     asked_ = true;
     last_asked_ = watched_rank_;
@@ -106,10 +105,11 @@ class SignalWait {
     for (const SignalCondition& condition : conditions_) {
       if (can_come(condition)) continue;
       const bool named = condition.from != SignalCondition::kAnyRank;
-      const int last = state_.engine().last_lost();
+      const int last = state_.lost_rank();
       const int rank = named ? condition.from : last;
       std::string why = named ? fmt::format("rank {} is gone", rank) : std::string("every other rank is gone");
-      if (rank >= 0) why += fmt::format(" ({})", state_.engine().existing_flow(rank)->error.message());
+      if (rank >= 0)
+        why += fmt::format(" ({})", state_.in_our_terms(state_.existing_flow(rank)->error.copy()).message());
       return {Status::peer_lost,
               fmt::format("{}: {}, and {}", call, unmet(condition), why),
               {.peer = rank, .operation = call}};
@@ -118,7 +118,7 @@ class SignalWait {
   }
   Error timed_out(const char* call, std::int64_t nanoseconds) {
     met();
-    const int last = state_.engine().last_lost();
+    const int last = state_.lost_rank();
     const std::string why = last < 0 ? "" : fmt::format("; rank {} is lost", last);
     return {Status::timeout,
             fmt::format("{}: {}, after {:.3f} s{}", call, unmet(conditions_[which_]),
@@ -132,13 +132,12 @@ class SignalWait {
   std::uint64_t load(const SignalCondition& condition) const { return load_word(state_.signals()[condition.index]); }
   bool can_come(const SignalCondition& condition) {
     if (condition.from == SignalCondition::kAnyRank) return watched_rank() != kNobody || state_.world().size == 1;
-    return state_.is_self(condition.from) || !is_gone(state_.engine(), condition.from);
+    return state_.is_self(condition.from) || !is_gone(state_, condition.from);
   }
   /// Another rank that is not known to be gone: one is enough to go on. Those known to be gone stay so.
   int watched_rank() {
     const int size = state_.world().size;
-    while (watched_rank_ < size && (state_.is_self(watched_rank_) || is_gone(state_.engine(), watched_rank_)))
-      ++watched_rank_;
+    while (watched_rank_ < size && (state_.is_self(watched_rank_) || is_gone(state_, watched_rank_))) ++watched_rank_;
     return watched_rank_ < size ? watched_rank_ : kNobody;
   }
   std::string unmet(const SignalCondition& condition) const {
@@ -187,7 +186,7 @@ std::optional<std::uint64_t> WindowState::await_shortly(const SignalCondition& c
   const std::uint64_t& word = signals()[condition.index];
   std::uint64_t held = 0;
   const auto met = [&] { return compares(held = load_word(word), condition.comparison, condition.value); };
-  return world_.direct_use.mine().pace.spin(met) ? std::optional(held) : std::nullopt;
+  return base_.direct_use.mine().pace.spin(met) ? std::optional(held) : std::nullopt;
 }
 
 Error WindowState::bad_conditions(const char* call, std::span<const SignalCondition> conditions) const {
@@ -230,13 +229,13 @@ Result<void> WindowState::run_barrier(std::int64_t nanoseconds) {
     const std::uint64_t& word = barrier_word(barrier_.round);
     // A barrier needs every rank: one that is lost ends it. (One that has left came through it before.) Whoever takes
     // long is asked whether it is still there: nothing may ever have been sent to it.
-    const auto over = [&] { return load_word(word) >= barrier_.epoch || engine_.last_lost() >= 0; };
+    const auto over = [&] { return load_word(word) >= barrier_.epoch || lost_rank() >= 0; };
     if (!wait_for_word(over, std::min(left(), kAskAfter))) {
-      ask_after(engine_, from);
+      ask_after(*this, from);
       wait_for_word(over, left());
     }
     if (load_word(word) >= barrier_.epoch) continue;
-    if (const int lost = engine_.last_lost(); lost >= 0) return engine_.existing_flow(lost)->error.copy();
+    if (const int lost = lost_rank(); lost >= 0) return in_our_terms(existing_flow(lost)->error.copy());
     return Error(Status::timeout,
                  fmt::format("barrier: rank {} did not come within {:.3f} s; the next call goes on waiting for it",
                              from, static_cast<double>(nanoseconds) * 1e-9),

@@ -118,7 +118,15 @@ Result<Ticket> Window::signal(int rank, SignalUpdate signal) {
 Result<Ticket> Window::atomic_word(int rank, std::size_t offset, AtomicOp op, std::size_t width, std::uint64_t operand,
                                    std::uint64_t compare, void* before) {
   const auto word = static_cast<std::uint32_t>(width);
-  return state_->atomic(rank, offset, op, {operand, compare, 0, word}, before);
+  return state_->atomic(rank, offset, op, WordType::uint64, {operand, compare, 0, word}, before);
+}
+
+Result<Ticket> Window::atomic_word(int rank, std::size_t offset, AtomicOp op, WordType type, std::uint64_t operand,
+                                   std::uint64_t compare, void* before) {
+  // One that has no name has no width either, and is refused.
+  static constexpr std::uint32_t kWidths[] = {4, 4, 8, 8, 4, 8};
+  const std::uint32_t width = type <= WordType::float64 ? kWidths[static_cast<std::size_t>(type)] : 0;
+  return state_->atomic(rank, offset, op, type, {operand, compare, 0, width}, before);
 }
 
 std::uint64_t Window::read_signal(std::size_t index) const noexcept {
@@ -152,14 +160,15 @@ Result<std::uint64_t> Window::wait_counter(std::size_t index, std::uint64_t valu
   const std::int64_t patience = state_->nanoseconds(deadline);
   // A failed operation leaves nothing outstanding: no use in waiting on.
   transport::Engine& engine = state_->engine();
-  const auto done = [&] { return (held = load(word)) >= value || engine.outstanding() == 0; };
+  const auto done = [&] { return (held = load(word)) >= value || state_->outstanding() == 0; };
   const bool in_time = engine.wait_until(done, patience);
   if ((held = load(word)) >= value) return held;
   for (int rank = 0; rank < state_->world().size; ++rank) {
-    const transport::Flow* flow = engine.existing_flow(rank);
-    if (flow != nullptr && flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
+    const transport::Flow* flow = state_->existing_flow(rank);
+    if (flow != nullptr && flow->failed.load(std::memory_order_acquire))
+      return state_->in_our_terms(flow->error.copy());
     if (in_time && engine.any_failed()) {
-      if (auto failure = engine.untold_failure(rank)) return std::move(*failure);
+      if (auto failure = engine.untold_failure(state_->peer(rank))) return state_->in_our_terms(std::move(*failure));
     }
   }
   if (in_time) engine.wait_until([&] { return (held = load(word)) >= value; }, patience);
@@ -193,81 +202,83 @@ Result<void> check_ticket(const window_detail::WindowState& state, const char* c
 
 /// Whether the flow has come to that number at all: a ticket that says otherwise would never be done. Progress lock
 /// held.
-bool was_submitted(const transport::Engine& engine, const Ticket& ticket) {
-  return has_slot(ticket) || ticket.number <= engine.existing_flow(ticket.peer)->submitted;
-}
-
-/// Whether the operation is over, and how. Reads atomics only.
-Result<bool> look(const transport::Engine& engine, const Ticket& ticket, Completion completion) {
-  if (ticket.number == 0) return true;
-  const transport::Flow* flow = engine.existing_flow(ticket.peer);
-  if (flow == nullptr) return not_a_ticket(ticket);
-  if (has_slot(ticket)) {
-    if (!engine.slot_known(ticket)) return not_a_ticket(ticket);
-    if (!engine.slot_done(ticket)) return false;
-    const auto failure = engine.slot_failure(ticket);
-    if (!failure) return true;
-    if (failure->cause == transport::FailureCause::peer_lost && flow->failed.load(std::memory_order_acquire))
-      return flow->error.copy();
-    return to_error(*failure);
-  }
-  if (completion == Completion::local && ticket.slot == window_detail::kSourceFree) return true;
-  if (flow->completed.load(std::memory_order_acquire) >= ticket.number) {
-    if (auto failure = flow->failure_of(ticket.number)) return std::move(*failure);
-    return true;
-  }
-  if (flow->failed.load(std::memory_order_acquire)) return flow->error.copy();
-  return false;
+bool was_submitted(const window_detail::WindowState& state, const Ticket& ticket) {
+  return has_slot(ticket) || ticket.number <= state.existing_flow(ticket.peer)->submitted;
 }
 
 }  // namespace
+
+Result<bool> window_detail::WindowState::look(const Ticket& ticket, Completion completion) const {
+  if (ticket.number == 0) return true;
+  const transport::Flow* flow = existing_flow(ticket.peer);
+  if (flow == nullptr) return not_a_ticket(ticket);
+  if (has_slot(ticket)) {
+    if (!engine_.slot_known(ticket)) return not_a_ticket(ticket);
+    if (!engine_.slot_done(ticket)) return false;
+    const auto failure = engine_.slot_failure(ticket);
+    if (!failure) return true;
+    if (failure->cause == transport::FailureCause::peer_lost && flow->failed.load(std::memory_order_acquire))
+      return in_our_terms(flow->error.copy());
+    return in_our_terms(to_error(*failure));
+  }
+  if (completion == Completion::local && ticket.slot == window_detail::kSourceFree) return true;
+  if (flow->completed.load(std::memory_order_acquire) >= ticket.number) {
+    if (auto failure = flow->failure_of(ticket.number)) return in_our_terms(std::move(*failure));
+    return true;
+  }
+  if (flow->failed.load(std::memory_order_acquire)) return in_our_terms(flow->error.copy());
+  return false;
+}
 
 Result<bool> Window::test(Ticket ticket, Completion completion) {
   transport::Engine& engine = state_->engine();
   state_->settle();
   if (auto checked = check_ticket(*state_, "test", ticket, completion); !checked) return std::move(checked.error());
-  auto seen = look(engine, ticket, completion);
+  auto seen = state_->look(ticket, completion);
   if (!seen || *seen) return seen;
   if (engine.progress_lock().try_take()) {
-    const bool submitted = was_submitted(engine, ticket);
+    const bool submitted = was_submitted(*state_, ticket);
     if (submitted) engine.progress();
     engine.progress_lock().give();
     if (!submitted) return not_a_ticket(ticket);
   }
-  return look(engine, ticket, completion);
+  return state_->look(ticket, completion);
 }
 
 Result<void> Window::wait(Ticket ticket, Completion completion, Deadline deadline) {
-  transport::Engine& engine = state_->engine();
   state_->settle();
   if (auto checked = check_ticket(*state_, "wait", ticket, completion); !checked) return checked;
-  if (auto seen = look(engine, ticket, completion); !seen) {
+  return state_->wait("wait", ticket, completion, state_->nanoseconds(deadline));
+}
+
+Result<void> window_detail::WindowState::wait(const char* call, const Ticket& ticket, Completion completion,
+                                              std::int64_t nanoseconds) {
+  if (auto seen = look(ticket, completion); !seen) {
     return std::move(seen.error());
   } else if (*seen) {
     return {};
   }
   {
-    const transport::ProgressGuard hold(engine.progress_lock());
-    if (!was_submitted(engine, ticket)) return not_a_ticket(ticket);
+    const transport::ProgressGuard hold(engine_.progress_lock());
+    if (!was_submitted(*this, ticket)) return not_a_ticket(ticket);
   }
   Error error;
-  const std::int64_t patience = state_->nanoseconds(deadline);
-  const bool over = engine.wait_until(
+  const bool over = engine_.wait_until(
       [&] {
-        auto seen = look(engine, ticket, completion);
+        auto seen = look(ticket, completion);
         if (!seen) error = std::move(seen.error());
         return !seen || *seen;
       },
-      patience);
+      nanoseconds);
   if (error.status() != Status::ok) return error;
-  if (!over) return state_->timed_out("wait", ticket.peer, patience);
+  if (!over) return timed_out(call, ticket.peer, nanoseconds);
   return {};
 }
 
 Result<void> Window::fence(int rank) {
   if (auto checked = state_->check_rank("fence", rank); !checked) return checked;
   state_->settle();
-  transport::Flow* flow = state_->engine().existing_flow(rank);
+  transport::Flow* flow = state_->existing_flow(rank);
   if (flow == nullptr || flow->outstanding.load(std::memory_order_acquire) == 0) return {};
   const transport::ProgressGuard hold(state_->engine().progress_lock());
   state_->engine().fence(*flow);
@@ -276,7 +287,7 @@ Result<void> Window::fence(int rank) {
 
 Result<void> Window::fence() {
   state_->settle();
-  if (state_->engine().outstanding() == 0) return {};
+  if (state_->outstanding() == 0) return {};
   for (int rank = 0; rank < state_->world().size; ++rank) {
     if (auto fenced = fence(rank); !fenced) return fenced;
   }
@@ -287,17 +298,19 @@ Result<void> Window::quiet(int rank, Deadline deadline) {
   if (auto checked = state_->check_rank("quiet", rank); !checked) return checked;
   state_->settle();
   transport::Engine& engine = state_->engine();
-  const transport::Flow* flow = engine.existing_flow(rank);
+  const transport::Flow* flow = state_->existing_flow(rank);
   if (flow == nullptr) return {};
   const std::int64_t patience = state_->nanoseconds(deadline);
   const bool done = engine.wait_until([&] { return flow->outstanding.load(std::memory_order_acquire) == 0; }, patience);
   // A rank that left when all was complete is no loss.
   if (flow->failed.load(std::memory_order_acquire)) {
-    return flow->lost_operations.load(std::memory_order_relaxed) ? Result<void>(flow->error.copy()) : Result<void>();
+    return flow->lost_operations.load(std::memory_order_relaxed)
+               ? Result<void>(state_->in_our_terms(flow->error.copy()))
+               : Result<void>();
   }
   if (!done) return state_->timed_out("quiet", rank, patience);
   if (engine.any_failed()) {
-    if (auto failure = engine.untold_failure(rank)) return std::move(*failure);
+    if (auto failure = engine.untold_failure(state_->peer(rank))) return state_->in_our_terms(std::move(*failure));
   }
   return {};
 }
@@ -307,19 +320,20 @@ Result<void> Window::quiet(Deadline deadline) {
   state_->settle();
   transport::Engine& engine = state_->engine();
   const std::int64_t patience = state_->nanoseconds(deadline);
-  const bool done = engine.wait_until([&] { return engine.outstanding() == 0; }, patience);
+  const bool done = engine.wait_until([&] { return state_->outstanding() == 0; }, patience);
   if (done && !engine.any_failed()) return {};
   for (int rank = 0; rank < state_->world().size; ++rank) {
-    transport::Flow* flow = engine.existing_flow(rank);
+    transport::Flow* flow = state_->existing_flow(rank);
     if (flow == nullptr) continue;
     // Once for each peer that was lost with something under way: after that the window carries on without it.
     if (flow->failed.load(std::memory_order_acquire)) {
       const bool lost = flow->lost_operations.load(std::memory_order_relaxed);
-      if (lost && !flow->loss_told.exchange(true, std::memory_order_relaxed)) return flow->error.copy();
+      if (lost && !flow->loss_told.exchange(true, std::memory_order_relaxed))
+        return state_->in_our_terms(flow->error.copy());
       continue;
     }
     if (flow->outstanding.load(std::memory_order_acquire) != 0) return state_->timed_out("quiet", rank, patience);
-    if (auto failure = engine.untold_failure(rank)) return std::move(*failure);
+    if (auto failure = engine.untold_failure(state_->peer(rank))) return state_->in_our_terms(std::move(*failure));
   }
   return {};
 }

@@ -136,7 +136,7 @@ void WindowState::shut(bool together) {
     engine_.revoke(*region_);
   }
   region_.reset();
-  if (sleepers_ != nullptr) world_.remove_sleepers(sleepers_);
+  if (sleepers_ != nullptr) base_.remove_sleepers(sleepers_);
   sleepers_ = nullptr;
   storage_.reset();
 }
@@ -339,7 +339,7 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
     if (rank != world_.rank && offer.heap) reach_directly(rank, *offer.heap, offer.signals_in_heap);
   }
   const transport::ProgressGuard hold(engine_.progress_lock());
-  world_.add_sleepers(sleepers_);
+  base_.add_sleepers(sleepers_);
   return {};
 }
 

@@ -81,9 +81,11 @@ struct PeerPart {
   const DirectPart* direct = nullptr;  ///< null: reached by the engine alone
 };
 
+class Blocks;
+
 class WindowState {
  public:
-  explicit WindowState(WorldState& world) : world_(world), engine_(*world.engine) {}
+  explicit WindowState(WorldState& world) : world_(world), base_(world.base()), engine_(*world.engine) {}
   ~WindowState() { shut(); }
 
   /// Makes this rank's part. Local.
@@ -106,6 +108,16 @@ class WindowState {
   Result<void> check_counter(const char* call, std::size_t index) const;
   /// An enumeration's value that has no name.
   static Error unknown(const char* call, const char* what, int value, const char* known);
+
+  // The engine has names of its own for the ranks of a sub-world.
+  int peer(int rank) const { return world_.peer(rank); }
+  transport::Flow* existing_flow(int rank) const { return engine_.existing_flow(peer(rank)); }
+  /// An error of the engine's with the ranks of this world, its text with both.
+  Error in_our_terms(Error error) const;
+  /// A rank of this world that is lost (not one that has left); -1: none is.
+  int lost_rank() const;
+  /// Operations to ranks of this world that are not complete.
+  std::uint64_t outstanding() const;
 
   bool is_self(int rank) const { return rank == world_.rank; }
   const PeerPart& part(int rank) const { return parts_[static_cast<std::size_t>(rank)]; }
@@ -160,9 +172,18 @@ class WindowState {
   };
   Result<Ticket> put(const Put& request);
   Result<Ticket> get(int rank, std::size_t offset, void* destination, std::size_t bytes);
-  Result<Ticket> atomic(int rank, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body,
+  Result<Ticket> atomic(int rank, std::size_t offset, AtomicOp op, WordType type, transport::wire::AtomicBody body,
                         void* before);
   void count(const CounterUpdate& counter);
+
+  // vector.cc
+  Result<Ticket> put_blocks(const char* call, int rank, const Blocks& blocks, const SignalUpdate* signal);
+  Result<Ticket> get_blocks(const char* call, int rank, const Blocks& blocks);
+
+  // window.cc
+  /// Whether the operation is over, and how. Reads atomics only.
+  Result<bool> look(const Ticket& ticket, Completion completion) const;
+  Result<void> wait(const char* call, const Ticket& ticket, Completion completion, std::int64_t nanoseconds);
 
   // waits.cc
   enum class Wanted : std::uint8_t { any, all };
@@ -176,7 +197,7 @@ class WindowState {
   template <typename Done>
   bool wait_for_word(Done&& done, std::int64_t nanoseconds) {
     if (!has_direct_peers_) return engine_.wait_until(done, nanoseconds, sleepers_);
-    return engine_.wait_for_word(done, nanoseconds, world_.direct_use.mine().pace, sleepers_);
+    return engine_.wait_for_word(done, nanoseconds, base_.direct_use.mine().pace, sleepers_);
   }
   std::optional<std::uint64_t> await_shortly(const SignalCondition& condition);
   bool makes_sense(const SignalCondition& condition) {
@@ -185,7 +206,7 @@ class WindowState {
   }
   /// After a change of a signal here: other threads of this process may sleep until it comes.
   void wake_own() {
-    if (sleepers_->any()) engine_.wake_peer(world_.rank);
+    if (sleepers_->any()) engine_.wake_peer(peer(world_.rank));
   }
   /// What this process stored into peers' memory is there before anything that follows.
   void settle() const {
@@ -210,7 +231,7 @@ class WindowState {
   /// Whether an operation may go past the engine now.
   bool may_touch(int rank) {
     if (is_self(rank)) return true;
-    const transport::Flow* flow = engine_.existing_flow(rank);
+    const transport::Flow* flow = existing_flow(rank);
     if (flow == nullptr || !flow->direct.load(std::memory_order_relaxed)) return begin_touching(rank);
     // Acquire: what the engine brought there before took effect before what follows; and a loss, which leaves nothing
     // outstanding, is seen by the second.
@@ -226,9 +247,9 @@ class WindowState {
   }
   void put_directly(const DirectPart& part, const Put& request);
   Result<Ticket> atomic_natively(const char* call, int rank, std::size_t offset, AtomicOp op,
-                                 const transport::wire::AtomicBody& body, void* before);
-  bool atomic_directly(const DirectPart& part, std::size_t offset, AtomicOp op, const transport::wire::AtomicBody& body,
-                       std::uint64_t& before);
+                                 transport::wire::WordKind kind, const transport::wire::AtomicBody& body, void* before);
+  bool atomic_directly(const DirectPart& part, std::size_t offset, std::uint8_t code,
+                       const transport::wire::AtomicBody& body, std::uint64_t& before);
   void used_directly(DirectUse::What what, std::size_t bytes);
 
   // on_device.cc: memory of GPUs, which the processor never touches.
@@ -255,14 +276,26 @@ class WindowState {
   Result<Ticket> put_by_engine(Put request);  // a copy: so the fast way need not make one
   Result<Ticket> get_by_engine(int rank, std::size_t offset, void* destination, std::size_t bytes);
   Result<void> check_put(const Put& request) const;
-  Result<void> check_reach(const char* call, const transport::Flow& flow, const transport::Bulk& work) const;
+  Result<void> check_reach(const char* call, int rank, const transport::Flow& flow, const transport::Bulk& work) const;
   transport::Bulk bulk(int rank, std::size_t offset, void* local, std::size_t bytes);
+  // vector.cc
+  Result<void> check_blocks(const char* call, int rank, const Blocks& blocks, const SignalUpdate* signal) const;
+  bool any_on_device(int rank, const Blocks& blocks) const;
+  std::size_t copy_blocks(const DirectPart& part, const Blocks& blocks, bool put);
+  Result<void> copy_blocks_at_home(const char* call, const Blocks& blocks, bool put);
+  Result<void> register_blocks(const char* call, const transport::Flow& flow, const Blocks& blocks,
+                               const transport::RemoteMemory& remote, std::span<transport::Block> batch);
+  template <typename Attempt>
+  Result<Ticket> submit_blocks(const char* call, int rank, const Blocks& blocks, bool device, bool put,
+                               Attempt&& attempt);
+
   template <typename Attempt>
   Result<void> submit_bulk(const char* call, int rank, transport::Bulk work, Attempt&& attempt);
   template <typename Attempt>
   Result<void> submit(const char* call, int rank, Attempt&& attempt);
 
   WorldState& world_;
+  WorldState& base_;  ///< what a sub-world shares with the world it came from
   transport::Engine& engine_;
   std::shared_ptr<Storage> storage_;
   std::shared_ptr<memory::Region> region_;

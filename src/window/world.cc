@@ -17,6 +17,7 @@
 namespace railyard {
 
 WorldState::~WorldState() {
+  if (opened) owned_bootstrap.reset();  // has a window
   progress_thread_.reset();
   engine.reset();  // before the clock and the directory it uses
 }
@@ -98,7 +99,7 @@ void WorldState::progress() {
   engine->progress_lock().give();
 }
 
-World::World(std::unique_ptr<WorldState> state) : state_(std::move(state)) {}
+World::World(std::shared_ptr<WorldState> state) : state_(std::move(state)) {}
 World::World(World&&) noexcept = default;
 World& World::operator=(World&&) noexcept = default;
 World::~World() = default;
@@ -118,7 +119,7 @@ Result<World> WorldAssembly::finish(std::span<const std::vector<std::byte>> all)
   if (all.size() != static_cast<std::size_t>(parts_.size)) {
     return Error(Status::invalid, fmt::format("{} contributions for {} ranks", all.size(), parts_.size));
   }
-  auto state = std::make_unique<WorldState>();
+  auto state = std::make_shared<WorldState>();
   auto directory = Directory::open(all);
   if (!directory) return std::move(directory.error());
   state->directory = std::move(*directory);
@@ -190,9 +191,9 @@ int World::size() const noexcept { return state_->size; }
 std::size_t World::rail_count() const noexcept { return state_->engine->rails().size(); }
 const Settings& World::settings() const noexcept { return state_->engine->settings(); }
 
-void World::progress() { state_->progress(); }
-Result<int> World::descriptor() { return state_->descriptor(); }
-bool World::arm() { return state_->arm(); }
+void World::progress() { state_->base().progress(); }
+Result<int> World::descriptor() { return state_->base().descriptor(); }
+bool World::arm() { return state_->base().arm(); }
 
 Result<void> World::remember(std::span<const std::byte> memory) {
   const transport::ProgressGuard hold(state_->engine->progress_lock());
@@ -215,7 +216,7 @@ Result<void> World::barrier(Deadline deadline) {
 WorldStatistics World::statistics() const {
   const transport::ProgressGuard hold(state_->engine->progress_lock());
   WorldStatistics statistics = state_->engine->statistics();
-  state_->direct_use.report(statistics);
+  state_->base().direct_use.report(statistics);
   return statistics;
 }
 

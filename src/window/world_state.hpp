@@ -16,9 +16,16 @@
 
 namespace railyard {
 
-class WorldState {
+class WorldState : public std::enable_shared_from_this<WorldState> {
  public:
   ~WorldState();
+
+  // A sub-world has ranks and a bootstrap of its own; the rest is that of the world it came from.
+  WorldState& base() { return opened ? *opened : *this; }
+  /// What the engine calls a rank.
+  int peer(int rank) const { return members.empty() ? rank : members[static_cast<std::size_t>(rank)]; }
+  /// The rank of what the engine calls so; -1: it is no member.
+  int rank_of(int peer) const;
 
   /// Runs a collective of the bootstrap while the engine moves on: a peer may need our acknowledgements before it can
   /// reach the same call.
@@ -38,13 +45,15 @@ class WorldState {
   void add_sleepers(transport::Sleepers* of_window);
   void remove_sleepers(transport::Sleepers* of_window);
 
+  std::shared_ptr<WorldState> opened;  ///< a sub-world's: the world that was opened
+  std::vector<int> members;            ///< a sub-world's: by rank, the engine's name for it
   std::unique_ptr<Bootstrap> owned_bootstrap;
   Bootstrap* bootstrap = nullptr;  ///< null in an assembled world
   std::unique_ptr<SteadyClock> owned_clock;
   Directory directory;
   int rank = 0;
   int size = 1;
-  std::unique_ptr<transport::Engine> engine;
+  std::shared_ptr<transport::Engine> engine;
   bool shares_memory = false;  ///< windows lie where peers on this host can map them; never in an assembled world
   DirectUse direct_use;
   /// Copies of this process to itself, where memory of a GPU takes part.
@@ -67,7 +76,7 @@ namespace window_detail {
 class WorldAccess {
  public:
   static WorldState& state(World& world) { return *world.state_; }
-  static World make(std::unique_ptr<WorldState> state) { return World(std::move(state)); }
+  static World make(std::shared_ptr<WorldState> state) { return World(std::move(state)); }
 };
 }  // namespace window_detail
 

@@ -66,6 +66,46 @@ int plain_c_operations(ry_window *window) {
   EXPECT(ry_atomic(window, 0, 4104, RY_SWAP, 4, 1, 0, &before32, &ticket) == RY_OK);
   EXPECT(ry_wait(window, ticket, RY_REMOTE, RY_DEFAULT) == RY_OK && before32 == 0xf0f00003u);
   EXPECT(ry_quiet(window, 0, RY_DEFAULT) == RY_OK);
+  {
+    const double half = 0.5, less = -2.0;
+    double was = 7;
+    const int32_t minus = -4;
+    int32_t was32 = 7;
+    EXPECT(ry_atomic_typed(window, 0, 4112, RY_SET, RY_DOUBLE, NULL, NULL, NULL, NULL) == RY_OK);
+    EXPECT(ry_atomic_typed(window, 0, 4120, RY_SET, RY_INT32, NULL, NULL, NULL, NULL) == RY_OK);
+    EXPECT(ry_atomic_typed(window, 0, 4112, RY_ADD, RY_DOUBLE, &half, NULL, NULL, NULL) == RY_OK);
+    EXPECT(ry_atomic_typed(window, 0, 4112, RY_MIN, RY_DOUBLE, &less, NULL, &was, &ticket) == RY_OK);
+    EXPECT(ry_wait(window, ticket, RY_REMOTE, RY_DEFAULT) == RY_OK && was == 0.5);
+    EXPECT(ry_atomic_typed(window, 0, 4112, RY_FETCH, RY_DOUBLE, NULL, NULL, &was, &ticket) == RY_OK);
+    EXPECT(ry_wait(window, ticket, RY_REMOTE, RY_DEFAULT) == RY_OK && was == -2.0);
+    EXPECT(ry_atomic_typed(window, 0, 4120, RY_MIN, RY_INT32, &minus, NULL, NULL, NULL) == RY_OK);
+    EXPECT(ry_atomic_typed(window, 0, 4120, RY_MAX, RY_INT32, NULL, NULL, &was32, &ticket) == RY_OK);
+    EXPECT(ry_wait(window, ticket, RY_REMOTE, RY_DEFAULT) == RY_OK && was32 == -4);
+    EXPECT(ry_atomic_typed(window, 0, 4120, RY_ADD, 6, NULL, NULL, NULL, NULL) == RY_INVALID);
+    EXPECT(ry_atomic_typed(window, 0, 4120, RY_AND, RY_FLOAT, NULL, NULL, NULL, NULL) == RY_INVALID);
+  }
+  {
+    const ry_put_block puts[2] = {{source, 5000, 10}, {source + 100, 5020, 20}};
+    unsigned char got[60];
+    const ry_get_block gets[2] = {{got, 5020, 20}, {got + 30, 5000, 10}};
+    const ry_strides rows = {3, 4, 10, 100};
+    const ry_signal_update after = {5, 1, RY_SIGNAL_ADD};
+    EXPECT(ry_put_vector(window, 0, puts, 1, NULL) == RY_OK);
+    EXPECT(ry_put_vector_signal(window, 0, puts, 2, after, &ticket) == RY_OK);
+    EXPECT(ry_wait_signal(window, 5, RY_EQUAL, 1, RY_DEFAULT, NULL) == RY_OK);
+    EXPECT(memcmp(mine + 5000, source, 10) == 0 && memcmp(mine + 5020, source + 100, 20) == 0);
+    EXPECT(ry_get_vector(window, 0, gets, 2, &ticket) == RY_OK);
+    EXPECT(ry_wait(window, ticket, RY_REMOTE, RY_DEFAULT) == RY_OK);
+    EXPECT(memcmp(got, source + 100, 20) == 0 && memcmp(got + 30, source, 10) == 0);
+    EXPECT(ry_put_strided(window, 0, 6000, source, rows, NULL) == RY_OK);
+    EXPECT(ry_put_strided_signal(window, 0, 6000, source, rows, after, NULL) == RY_OK);
+    EXPECT(ry_wait_signal(window, 5, RY_EQUAL, 2, RY_DEFAULT, NULL) == RY_OK);
+    EXPECT(memcmp(mine + 6100, source + 10, 4) == 0 && memcmp(mine + 6200, source + 20, 4) == 0);
+    EXPECT(ry_get_strided(window, 0, 6000, got, rows, &ticket) == RY_OK);
+    EXPECT(ry_wait(window, ticket, RY_REMOTE, RY_DEFAULT) == RY_OK && memcmp(got + 10, source + 10, 4) == 0);
+    EXPECT(ry_put_vector(window, 0, NULL, 0, NULL) == RY_OK && ry_put_vector(window, 0, NULL, 1, NULL) == RY_INVALID);
+    EXPECT(ry_put_vector(window, 1, puts, 2, NULL) == RY_OUT_OF_RANGE);
+  }
   EXPECT(ry_quiet(window, RY_ALL_RANKS, RY_NEVER) == RY_OK);
   EXPECT(ry_barrier(window, RY_DEFAULT) == RY_OK);
   return 0;

@@ -173,7 +173,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Example{"03-halo-exchange", "3", "2", "rank 2 of 3: 500 steps, equal to the undivided rod"},
                       Example{"04-all-to-all-in-c", "4", "2", "rank 3: 4 blocks, 0 wrong bytes"},
                       Example{"06-ring-with-credits", "2", "1", "rank 1 of 2: 200 blocks, 0 of them wrong"},
-                      Example{"06-ring-with-credits", "3", "2", "rank 2 of 3: 200 blocks, 0 of them wrong"}),
+                      Example{"06-ring-with-credits", "3", "2", "rank 2 of 3: 200 blocks, 0 of them wrong"},
+                      Example{"07-grid-halo", "4", "2", "2 x 2 tiles, 100 steps"},
+                      Example{"07-grid-halo", "3", "1", "none is missing"}),
     [](const auto& info) {
       std::string name = std::string(info.param.name) + "_" + info.param.ranks;
       for (char& c : name) c = c == '-' ? '_' : c;

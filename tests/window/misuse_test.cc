@@ -138,8 +138,8 @@ TEST(Misuse, ValuesThatNoEnumerationHasAreNamedAtTheCall) {
                      {"signal operation 2"});
         expect_error(window.atomic<std::uint64_t>(rank, 0, static_cast<AtomicOp>(77), 1).error(), Status::invalid,
                      {"atomic operation 77", "add", "compare_swap", "fetch"});
-        expect_error(window.fetch_atomic(rank, 0, static_cast<AtomicOp>(9), &was).error(), Status::invalid,
-                     {"atomic operation 9"});
+        expect_error(window.fetch_atomic(rank, 0, static_cast<AtomicOp>(11), &was).error(), Status::invalid,
+                     {"atomic operation 11"});
         expect_error(window.put(rank, 0, &value, 8, static_cast<Order>(3)).error(), Status::invalid, {"order 3"});
       }
       expect_error(window.wait_signal(0, static_cast<Comparison>(99), 1).error(), Status::invalid,
