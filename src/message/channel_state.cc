@@ -163,6 +163,10 @@ Result<void> ChannelState::wait(Request* request, std::span<std::uint64_t> sizes
 
 ChannelStatistics ChannelState::statistics() {
   const transport::ProgressGuard hold(engine_.progress_lock());
+  return counts();
+}
+
+ChannelStatistics ChannelState::counts() const {
   ChannelStatistics statistics;
   if (flow_ != nullptr) {
     const transport::Route& route = *flow_->route;

@@ -109,6 +109,7 @@ Result<void> Engine::start() {
 }
 
 Engine::~Engine() {
+  end_publishing();
   say_goodbye();
   ring();
   for (const auto& route : registry_.routes()) {
@@ -303,6 +304,8 @@ bool Engine::progress() {
   if (!gossip_.empty()) spread_gossip();
   if (leaving_ != 0) retire();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
+  if (now_ >= publish_at_) [[unlikely]]
+    publish();
   ring();
   // The progress lock's holder is the only writer.
   passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -342,6 +345,29 @@ void Engine::post_receives(std::size_t rail) {
     }
     ++state.posted_receives;
   }
+}
+
+void Engine::begin_publishing(EngineTelemetry::Parts parts) {
+  if (parts.store == nullptr) return;
+  telemetry_ = std::make_unique<EngineTelemetry>(std::move(parts));
+  namespace field = telemetry::context_field;
+  const auto histogram = [this](std::uint32_t of) { return telemetry_->context().histogram(of, field::put_latency); };
+  sampler_.start(clock_, {histogram(field::put_latency), histogram(field::get_latency),
+                          histogram(field::atomic_latency), histogram(field::message_latency)});
+  publish();
+}
+
+void Engine::publish() {
+  publish_at_ = telemetry_->publish(*this);
+  sampler_.refresh();
+}
+
+void Engine::end_publishing() {
+  if (telemetry_ == nullptr) return;
+  publish();
+  sampler_.stop();
+  telemetry_.reset();
+  publish_at_ = INT64_MAX;
 }
 
 WorldStatistics Engine::statistics() const {

@@ -123,6 +123,9 @@ std::int64_t Engine::next_look() const {
   } else if (!watched_.empty()) {
     longest = std::clamp(deadline_floor_ / 4, kLeastWatch, kMostWatch);
   }
+  // What a reader of the telemetry sees is never older than what happened last.
+  if (telemetry_ != nullptr && !telemetry_->settled())
+    longest = std::min(longest, std::max(publish_at_ - clock_->now(), kLeastWatch));
   return std::min(longest, sleep_limit_);
 }
 

@@ -11,6 +11,8 @@ namespace {
 constexpr std::uint32_t kMostQueued = 1024;
 constexpr std::uint32_t kMostFrames = 1024;
 
+using Sampled = LatencySampler::Kind;
+
 }  // namespace
 
 void Engine::count_outstanding(Flow& flow, std::int64_t change) {
@@ -23,7 +25,8 @@ void Engine::count_outstanding(Flow& flow, std::int64_t change) {
 
 std::uint64_t Engine::count_submission(Flow& flow) {
   count_outstanding(flow, 1);
-  return ++flow.submitted;
+  sampler_.submitted(flow, ++flow.submitted, flow.inbox != nullptr ? Sampled::message : Sampled::put);
+  return flow.submitted;
 }
 
 void Engine::activate(Flow& flow) {
@@ -136,6 +139,7 @@ bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ti
   ticket.peer = flow.peer;
   if (fetch) {
     const std::uint32_t slot = slots_.take({&flow, before, atomic.body.width, true, false, flow.peer});
+    sampler_.took(slot, &slots_, Sampled::atomic);
     wire_body.request = slots_.request(slot);
     ticket.slot = slot + 1;
     ticket.number = slots_.number(slot);
@@ -214,6 +218,7 @@ bool Engine::try_native(Flow& flow, const Bulk& at, const fabric::AtomicRequest&
   ++flow.frames;
   operation->request = request;
   const std::uint32_t slot = slots_.take({&flow, before, sizeof(std::uint64_t), false, false, flow.peer});
+  sampler_.took(slot, &slots_, Sampled::atomic);
   operation->slot = slot + 1;
   ticket = {slots_.number(slot), flow.peer, slot + 1};
   count_outstanding(flow, 1);
@@ -229,6 +234,7 @@ bool Engine::try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, T
   Operation* operation = queue_bulk(flow, kind, bulk);
   if (operation == nullptr) return false;
   const std::uint32_t slot = slots_.take({&flow, nullptr, 0, false, false, flow.peer});
+  sampler_.took(slot, &slots_, kind == Operation::Kind::read ? Sampled::get : Sampled::put);
   operation->slot = slot + 1;
   ticket = {slots_.number(slot), flow.peer, slot + 1};
   count_outstanding(flow, 1);

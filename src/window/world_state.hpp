@@ -29,6 +29,7 @@ class WorldState {
   }
   /// As the settings and the rails want it.
   void start_progress_thread();
+  void begin_publishing(const Settings& settings);
 
   // For event loops.
   Result<int> descriptor();
