@@ -228,6 +228,8 @@ class Engine {
   void fail_flow(Flow& flow, Error error);
 
   WorldStatistics statistics() const;
+  /// What the times of links and routes are measured by.
+  std::int64_t health_clock() const { return beat_; }
   /// From now on passes publish what the engine counts; its user ends that before anything that `more` uses goes.
   void begin_publishing(EngineTelemetry::Parts parts);
   void end_publishing();

@@ -41,7 +41,10 @@ Result<void> WindowState::submit(const char* call, int rank, Attempt&& attempt) 
   if (outcome == Outcome::full) {
     const std::int64_t patience = nanoseconds({});
     if (patience == 0) return Error(Status::busy);
-    if (!engine_.wait_until([&] { return (outcome = once()) != Outcome::full; }, patience)) {
+    const bool over = wait_watched(call, rank, telemetry::Waiting::room, patience, [&](std::int64_t time) {
+      return engine_.wait_until([&] { return (outcome = once()) != Outcome::full; }, time);
+    });
+    if (!over) {
       return timed_out(call, rank, patience);
     }
   }
@@ -288,6 +291,10 @@ Result<Ticket> WindowState::atomic_natively(const char* call, int rank, std::siz
       submit(call, rank, [&](transport::Flow& flow) { return engine_.try_native(flow, at, request, before, ticket); });
   if (!submitted) return std::move(submitted.error());
   return ticket;
+}
+
+std::string WindowState::waits_for(const char* call, int rank) {
+  return fmt::format("{} for rank {}: {}", call, rank, transport::describe_peer(engine_, rank));
 }
 
 Error WindowState::timed_out(const char* call, int rank, std::int64_t nanoseconds) {

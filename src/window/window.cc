@@ -252,13 +252,13 @@ Result<void> Window::wait(Ticket ticket, Completion completion, Deadline deadlin
   }
   Error error;
   const std::int64_t patience = state_->nanoseconds(deadline);
-  const bool over = engine.wait_until(
-      [&] {
-        auto seen = look(engine, ticket, completion);
-        if (!seen) error = std::move(seen.error());
-        return !seen || *seen;
-      },
-      patience);
+  const auto seen_over = [&] {
+    auto seen = look(engine, ticket, completion);
+    if (!seen) error = std::move(seen.error());
+    return !seen || *seen;
+  };
+  const bool over = state_->wait_watched("wait", ticket.peer, telemetry::Waiting::ticket, patience,
+                                         [&](std::int64_t time) { return engine.wait_until(seen_over, time); });
   if (error.status() != Status::ok) return error;
   if (!over) return state_->timed_out("wait", ticket.peer, patience);
   return {};
@@ -290,7 +290,9 @@ Result<void> Window::quiet(int rank, Deadline deadline) {
   const transport::Flow* flow = engine.existing_flow(rank);
   if (flow == nullptr) return {};
   const std::int64_t patience = state_->nanoseconds(deadline);
-  const bool done = engine.wait_until([&] { return flow->outstanding.load(std::memory_order_acquire) == 0; }, patience);
+  const auto complete = [&] { return flow->outstanding.load(std::memory_order_acquire) == 0; };
+  const bool done = state_->wait_watched("quiet", rank, telemetry::Waiting::quiet, patience,
+                                         [&](std::int64_t time) { return engine.wait_until(complete, time); });
   // A rank that left when all was complete is no loss.
   if (flow->failed.load(std::memory_order_acquire)) {
     return flow->lost_operations.load(std::memory_order_relaxed) ? Result<void>(flow->error.copy()) : Result<void>();
@@ -307,7 +309,7 @@ Result<void> Window::quiet(Deadline deadline) {
   state_->settle();
   transport::Engine& engine = state_->engine();
   const std::int64_t patience = state_->nanoseconds(deadline);
-  const bool done = engine.wait_until([&] { return engine.outstanding() == 0; }, patience);
+  const bool done = state_->wait_for_all(patience);
   if (done && !engine.any_failed()) return {};
   for (int rank = 0; rank < state_->world().size; ++rank) {
     transport::Flow* flow = engine.existing_flow(rank);
