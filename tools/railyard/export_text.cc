@@ -70,6 +70,7 @@ void add_histogram(Metric& metric, const std::string& name, const std::string& l
                    const FieldInfo& field) {
   const auto times = telemetry::Snapshot::distribution(record, field);
   std::uint64_t sum = 0;
+  if (times.count == 0) return;
   // One bound for each power of two: enough for a quantile, and a quarter of the lines.
   for (std::uint32_t bucket = 0; bucket < times.buckets.size(); ++bucket) {
     sum += times.buckets[bucket];

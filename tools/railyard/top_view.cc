@@ -25,7 +25,8 @@ constexpr double kStale = 2.0;  ///< seconds without a publish that are worth te
 /// One process at two moments.
 class Change {
  public:
-  Change(const Snapshot* before, const Snapshot& now, double seconds) : before_(before), now_(&now), seconds_(seconds) {}
+  Change(const Snapshot* before, const Snapshot& now, double seconds)
+      : before_(before), now_(&now), seconds_(seconds) {}
 
   const Snapshot& now() const { return *now_; }
   bool has_rates() const { return before_ != nullptr && seconds_ > 0; }
@@ -112,7 +113,8 @@ std::string state_text(const SeenProcess& process, std::int64_t at) {
 
 std::string links_text(const Snapshot& from, const RecordInfo& rail) {
   const auto down = from.value(rail, "links_down");
-  std::string text = fmt::format("{} links", from.value(rail, "links"));
+  const auto links = from.value(rail, "links");
+  std::string text = fmt::format("{} link{}", links, links == 1 ? "" : "s");
   if (down != 0) text += fmt::format(", {} down", down);
   if (from.value(rail, "up") == 0) text += ", INTERFACE DOWN";
   if (from.value(rail, "sees_one_sided") == 0) text += ", at least";
