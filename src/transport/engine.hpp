@@ -370,7 +370,7 @@ class Engine {
   /// Polls every rail once, at most a batch each; returns how much had happened.
   std::size_t poll_rails();
   void note_backpressure() { ++counts_.backpressure; }
-  void publish();
+  [[gnu::noinline, gnu::cold]] void publish();
 
   // sleep.cc
   /// What a wait without news for `idle` does. `insist`: its own, between two calls. True: it has slept.

@@ -1,4 +1,4 @@
-/// LatencySampler: how long operations take, of every sixteenth one and one at a time, so that nobody else pays for it.
+/// LatencySampler: how long operations take, of one in 64 and one at a time, so that nobody else pays for it.
 /// With the progress lock held.
 #pragma once
 
@@ -25,18 +25,17 @@ class LatencySampler {
   }
   void stop() { clock_ = nullptr; }
 
+  /// Whether the operation that is being submitted is the one to sample: asked once for each.
+  bool due() { return --next_ == 0; }
   /// An operation of the flow's sequence.
-  void submitted(const Flow& flow, std::uint64_t number, Kind kind) {
-    if (--next_ == 0) [[unlikely]]
-      begin(sequenced_, &flow, number, kind);
-  }
+  void submitted(const Flow& flow, std::uint64_t number, Kind kind) { begin(sequenced_, &flow, number, kind); }
   void completed(const Flow& flow, std::uint64_t number) {
     if (sequenced_.what == &flow && number >= sequenced_.number) [[unlikely]]
       end(sequenced_);
   }
   /// One that completes out of sequence.
   void took(std::uint32_t slot, const void* slots, Kind kind) {
-    if (--next_ == 0) [[unlikely]]
+    if (due()) [[unlikely]]
       begin(in_slot_, slots, slot, kind);
   }
   void ended(std::uint32_t slot) {
@@ -52,7 +51,7 @@ class LatencySampler {
   }
 
  private:
-  static constexpr std::uint32_t kEvery = 16;
+  static constexpr std::uint32_t kEvery = 64;
   static constexpr std::uint32_t kPatience = 1000;
   struct Sample {
     const void* what = nullptr;  ///< compared, never followed; null: none under way
@@ -62,12 +61,13 @@ class LatencySampler {
     std::uint32_t refreshed = 0;
   };
 
-  void begin(Sample& sample, const void* what, std::uint64_t number, Kind kind) {
+  // Out of the way: what calls these is short, and mostly does not.
+  [[gnu::noinline, gnu::cold]] void begin(Sample& sample, const void* what, std::uint64_t number, Kind kind) {
     next_ = kEvery;
     if (clock_ == nullptr || sample.what != nullptr) return;
     sample = {what, number, clock_->now(), kind, 0};
   }
-  void end(Sample& sample) {
+  [[gnu::noinline, gnu::cold]] void end(Sample& sample) {
     sample.what = nullptr;
     const auto kind = static_cast<std::size_t>(sample.kind);
     if (clock_ == nullptr || histograms_[kind] == nullptr) return;

@@ -25,8 +25,10 @@ void Engine::count_outstanding(Flow& flow, std::int64_t change) {
 
 std::uint64_t Engine::count_submission(Flow& flow) {
   count_outstanding(flow, 1);
-  sampler_.submitted(flow, ++flow.submitted, flow.inbox != nullptr ? Sampled::message : Sampled::put);
-  return flow.submitted;
+  const std::uint64_t number = ++flow.submitted;
+  if (sampler_.due()) [[unlikely]]
+    sampler_.submitted(flow, number, flow.inbox != nullptr ? Sampled::message : Sampled::put);
+  return number;
 }
 
 void Engine::activate(Flow& flow) {

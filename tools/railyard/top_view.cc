@@ -344,9 +344,9 @@ std::string top_text(const SeenHost& before, const SeenHost& now, const TopView&
   };
   std::ranges::stable_sort(shown, {}, key);
   const bool rates = std::ranges::any_of(shown, [](const auto& entry) { return entry.second.has_rates(); });
-  std::string text =
-      fmt::format("{:%H:%M:%S}  {} processes{}\n\n", fmt::localtime(static_cast<std::time_t>(now.at / 1'000'000'000)),
-                  shown.size(), rates || shown.empty() ? "" : "; totals since they began");
+  std::string text = fmt::format(
+      "{:%H:%M:%S}  {} process{}{}\n\n", fmt::localtime(static_cast<std::time_t>(now.at / 1'000'000'000)), shown.size(),
+      shown.size() == 1 ? "" : "es", rates || shown.empty() ? "" : "; totals since they began");
   if (shown.empty()) {
     text +=
         "No process of yours publishes telemetry here: none runs, or it has RAILYARD_TELEMETRY=off or another "
