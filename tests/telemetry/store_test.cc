@@ -216,7 +216,7 @@ TEST_F(StoreTest, AFullFileDropsAndCounts) {
   for (std::uint32_t i = 0; i < kMostRecords + 10; ++i)
     records.push_back(store->add(Group::flow, {{"flow", std::to_string(i)}}));
   EXPECT_FALSE(records.back());
-  records.back().set(flow_field::failed, std::uint64_t{1});
+  for (Record& record : records) record.set(flow_field::failed, std::uint64_t{1});
   auto seen = read(store->copy());
   ASSERT_TRUE(seen);
   EXPECT_EQ(seen->records.size(), kMostRecords);
