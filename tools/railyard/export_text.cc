@@ -14,7 +14,7 @@ using telemetry::FieldInfo;
 using telemetry::Kind;
 using telemetry::RecordInfo;
 
-/// Letters, digits and underscores alone.
+/// Only what a name may hold: a to z, digits, underscores.
 std::string plain_name(std::string_view name) {
   std::string out;
   for (const char c : name) out += (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ? c : '_';
