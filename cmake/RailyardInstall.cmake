@@ -23,6 +23,7 @@ if(manual_pages)
 endif()
 install(FILES docs/man/fi_railyard.7 DESTINATION ${CMAKE_INSTALL_MANDIR}/man7)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES tools/grafana/railyard.json DESTINATION ${CMAKE_INSTALL_DATADIR}/railyard/grafana)
 
 install(EXPORT railyard-targets NAMESPACE railyard:: DESTINATION ${package_directory})
 configure_package_config_file(cmake/railyard-config.cmake.in ${CMAKE_BINARY_DIR}/railyard-config.cmake

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/clock.hpp"
@@ -109,8 +110,9 @@ class NullRail final : public fabric::Rail {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: instructions put|put_signal|arrival|quiet|read_signal|pass COUNT\n");
+  const bool published = argc == 4 && std::string_view(argv[3]) == "telemetry";
+  if (argc != 3 && !published) {
+    std::fprintf(stderr, "usage: instructions put|put_signal|arrival|quiet|read_signal|pass COUNT [telemetry]\n");
     return 2;
   }
   const std::string what = argv[1];
@@ -135,6 +137,7 @@ int main(int argc, char** argv) {
   if (!opened) return 1;
   const std::unique_ptr<transport::Engine> engine = std::move(opened.value());
   transport::Flow& flow = **engine->flow(1);
+  if (published) engine->begin_publishing({telemetry::Store::open(""), "world 0"});
   const std::uint32_t exposed_region = *engine->expose({std::as_writable_bytes(std::span(memory)), signals});
   const std::array<std::byte, 8> bytes{};
   const transport::PutRecord put{1, 0, bytes};

@@ -44,6 +44,9 @@ struct Settings {
   std::string wait = "auto";        ///< RAILYARD_WAIT: spin, yield, sleep; auto: one after the other
   std::string log = "warn";         ///< RAILYARD_LOG: error, warn, info, debug
   std::string log_format = "text";  ///< RAILYARD_LOG_FORMAT: text; json: an object for each message
+  std::string telemetry = "on";     ///< RAILYARD_TELEMETRY: off, or a directory for the file that `top` reads
+  std::string summary = "0";        ///< RAILYARD_SUMMARY: 1: what was moved is written to stderr at the end
+  std::uint32_t stall_ms = 5000;    ///< RAILYARD_STALL_MS: a wait that takes longer is reported once; 0: never
   std::string bootstrap;            ///< RAILYARD_BOOTSTRAP: tcp, pmix, single; empty: what the environment offers
   std::string rendezvous;           ///< RAILYARD_RENDEZVOUS: host:port or unix:/path where ranks meet
   std::string rendezvous_host = "rank0";  ///< RAILYARD_RENDEZVOUS_HOST: who serves it: rank0, or the launcher

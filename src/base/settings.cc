@@ -115,6 +115,13 @@ constexpr Descriptor kSettings[] = {
     {"RAILYARD_LOG", &Settings::log, Kind::choice, "what is written to stderr", 0, 0, "error warn info debug"},
     {"RAILYARD_LOG_FORMAT", &Settings::log_format, Kind::choice,
      "lines for people (text), or one JSON object for each message (json)", 0, 0, "text json"},
+    {"RAILYARD_TELEMETRY", &Settings::telemetry, Kind::text,
+     "whether counters are published for `railyard top` and `export`: on, off, or the directory (with a /) that their "
+     "file lies in, best in memory; on: /dev/shm"},
+    {"RAILYARD_SUMMARY", &Settings::summary, Kind::choice,
+     "whether each context writes to stderr what it moved when it ends", 0, 0, "0 1"},
+    {"RAILYARD_STALL_MS", &Settings::stall_ms, Kind::number,
+     "a wait that takes longer logs once what it waits for, in milliseconds; 0: never", 0, UINT32_MAX},
     {"RAILYARD_BOOTSTRAP", &Settings::bootstrap, Kind::choice,
      "how ranks find each other; empty: what the environment offers", 0, 0, " tcp pmix single"},
     {"RAILYARD_RENDEZVOUS", &Settings::rendezvous, Kind::text,
@@ -241,6 +248,11 @@ Result<void> check_together(const Settings& settings) {
   if (settings.chunk_min > settings.chunk_max) {
     return Error(Status::invalid, fmt::format("RAILYARD_CHUNK_MIN={} is more than RAILYARD_CHUNK_MAX={}",
                                               settings.chunk_min, settings.chunk_max));
+  }
+  if (settings.telemetry != "on" && settings.telemetry != "off" && settings.telemetry.find('/') == std::string::npos) {
+    return Error(Status::invalid,
+                 fmt::format("RAILYARD_TELEMETRY='{}' is not allowed; use on, off or a directory with a / in its path",
+                             settings.telemetry));
   }
   if (settings.rank >= 0 && settings.size >= 0 && settings.rank >= settings.size) {
     return Error(Status::out_of_range,

@@ -6,7 +6,9 @@
 #include <algorithm>
 
 #include "accelerator/accelerator.hpp"
+#include "base/log.hpp"
 #include "message/worker.hpp"
+#include "transport/stall.hpp"
 
 namespace railyard {
 
@@ -67,6 +69,9 @@ Request* ChannelState::free_request(bool sends) {
 }
 
 void ChannelState::hand_over(Request* request) {
+  request->tests = 0;
+  request->pending_since = 0;
+  request->told = false;
   request->state.store(Request::State::posted, std::memory_order_relaxed);
   calls_.push(request);  // there is room for every request
   worker_->call(*this);
@@ -134,6 +139,7 @@ Result<bool> ChannelState::test(Request* request, std::span<std::uint64_t> sizes
   };
   switch (request->verdict(lost)) {
     case Request::Verdict::pending:
+      watch_pending(*request);
       return false;
     case Request::Verdict::lost:
       return failure();
@@ -148,21 +154,47 @@ Result<bool> ChannelState::test(Request* request, std::span<std::uint64_t> sizes
 Result<void> ChannelState::wait(Request* request, std::span<std::uint64_t> sizes, Deadline deadline) {
   const std::int64_t patience = deadline.nanoseconds(std::int64_t{engine_.settings().timeout_ms} * 1'000'000);
   Error error;
-  const bool in_time = engine_.wait_until(
-      [&] {
-        auto done = test(request, sizes);
-        if (!done) error = std::move(done.error());
-        return !done || *done;
-      },
-      patience);
+  const auto over = [&] {
+    auto done = test(request, sizes);
+    if (!done) error = std::move(done.error());
+    return !done || *done;
+  };
+  request->told = true;  // here, and not by its tests
+  const bool in_time = transport::wait_watched(
+      engine_, patience, telemetry::Waiting::channel, -1,
+      [&](std::int64_t time) { return engine_.wait_until(over, time); }, [&] { return describe_wait(*request); });
   if (error.status() != Status::ok) return error;
   if (in_time) return {};
   return Error(Status::timeout,
                fmt::format("a {} was not done after {} ms", request->sends ? "send" : "receive", patience / 1'000'000));
 }
 
+std::string ChannelState::describe_wait(const Request& request) {
+  const transport::ProgressGuard hold(engine_.progress_lock());
+  return fmt::format("a {} on a channel to {}: {}", request.sends ? "send" : "receive",
+                     flow_ == nullptr ? "a peer that is gone" : flow_->route->who,
+                     flow_ == nullptr ? "its flow is over" : transport::describe_flow(engine_, *flow_));
+}
+
+/// Users that never wait but test again and again: the clock is read now and then only.
+void ChannelState::watch_pending(Request& request) {
+  if (++request.tests % kTestsPerLook != 0 || request.told) return;
+  const std::int64_t now = engine_.clock().now();
+  if (request.pending_since == 0) request.pending_since = now;
+  const std::int64_t limit = std::int64_t{engine_.settings().stall_ms} * 1'000'000;
+  if (limit == 0 || now - request.pending_since < limit || !engine_.clock().real()) return;
+  request.told = true;
+  if (auto* telemetry = engine_.telemetry()) telemetry->count_stall();
+  log_warn("stalled for {:.1f} s in {}", static_cast<double>(now - request.pending_since) * 1e-9,
+           describe_wait(request));
+}
+
 ChannelStatistics ChannelState::statistics() {
   const transport::ProgressGuard hold(engine_.progress_lock());
+  return counts();
+}
+
+ChannelStatistics ChannelState::counts() const {
   ChannelStatistics statistics;
   if (flow_ != nullptr) {
     const transport::Route& route = *flow_->route;

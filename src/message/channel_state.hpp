@@ -44,6 +44,8 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   // ---- With the progress lock held ----
 
   void attach(transport::Flow& flow) { flow_ = &flow; }
+  ChannelStatistics counts() const;
+  const transport::Flow* flow() const { return flow_; }
   /// Takes what the user has called for and moves it on. False: something found no room; call again.
   bool advance();
   /// The user has closed it, and the peer knows: nothing is left to do.
@@ -70,6 +72,9 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   bool reaches(const memory::Region& region) const;
   Request* free_request(bool sends);
   void hand_over(Request* request);
+  static constexpr std::uint32_t kTestsPerLook = 256;
+  void watch_pending(Request& request);
+  std::string describe_wait(const Request& request);
   void post(Request* request);
   Error failure() const {
     if (failed_.load(std::memory_order_acquire)) return error_.copy();

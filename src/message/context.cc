@@ -71,6 +71,8 @@ Result<void> ContextState::start() {
     if (!worker) return std::move(worker.error());
     workers_.push_back(std::move(*worker));
   }
+  if (const auto store = telemetry::Store::of_process(settings_))
+    for (const auto& worker : workers_) worker->begin_publishing(settings_, store);
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     message::Worker& worker = *workers_[i];
     transport::ProgressThread::Options options;

@@ -49,6 +49,11 @@ class Request {
   bool completion_optional = false;
   std::uint8_t count = 1;  ///< slots
 
+  // The user's thread alone.
+  bool told = false;        ///< that it takes long
+  std::uint32_t tests = 0;  ///< that found it pending
+  std::int64_t pending_since = 0;
+
   // A send.
   std::span<const std::byte> message;
   int tag = 0;

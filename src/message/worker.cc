@@ -61,8 +61,46 @@ Worker::~Worker() = default;
 
 void Worker::close() {
   const transport::ProgressGuard hold(engine_->progress_lock());
+  engine_->end_publishing();
+  published_.clear();
   for (auto& [key, channel] : channels_) channel->end_at_once("the context was closed");
   serve();
+}
+
+// ---- Telemetry ----
+
+void Worker::begin_publishing(const Settings& settings, std::shared_ptr<telemetry::Store> store) {
+  const std::string name = fmt::format("channels {}", store->next_context());
+  const transport::ProgressGuard hold(engine_->progress_lock());
+  engine_->begin_publishing(
+      {std::move(store), name, settings.summary == "1", [this](WorldStatistics&) { publish_channels(); }});
+}
+
+void Worker::publish_channels() {
+  transport::EngineTelemetry* const telemetry = engine_->telemetry();
+  if (telemetry == nullptr) return;  // the first one, which has nothing to tell
+  std::erase_if(published_, [this](const auto& each) {
+    return !channels_.contains(const_cast<ChannelState*>(each.first)) || each.first->flow() == nullptr;
+  });
+  namespace field = telemetry::channel_field;
+  for (const auto& [key, channel] : channels_) {
+    const transport::Flow* const flow = channel->flow();
+    if (flow == nullptr) continue;
+    const auto [at, made] = published_.try_emplace(channel.get());
+    if (made) {
+      at->second = telemetry->store().add(
+          telemetry::Group::channel,
+          {{"context", telemetry->name()}, {"peer", flow->route->who}, {"flow", fmt::format("{}", flow->id)}});
+    }
+    const ChannelStatistics counts = channel->counts();
+    telemetry::Record& record = at->second;
+    record.set(field::messages_sent, counts.messages_sent);
+    record.set(field::messages_received, counts.messages_received);
+    record.set(field::bytes_sent, counts.bytes_sent);
+    record.set(field::bytes_received, counts.bytes_received);
+    record.set(field::eager_sent, counts.eager_sent);
+    record.set(field::unexpected, counts.unexpected);
+  }
 }
 
 // ---- Peers ----

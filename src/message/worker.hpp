@@ -85,6 +85,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void close();
 
   std::size_t channels() const { return channels_.size(); }
+  /// Publishes what the engine and the channels count, until `close`.
+  void begin_publishing(const Settings& settings, std::shared_ptr<telemetry::Store> store);
   /// Any thread: channels that were closed have not parted from their peers yet.
   bool leaving() const { return leaving_.load(std::memory_order_relaxed) != 0; }
   void note_leaving(int change) { leaving_.fetch_add(change, std::memory_order_relaxed); }
@@ -115,6 +117,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::shared_ptr<ChannelState> open_channel(transport::Route& route, std::uint16_t flow, std::uint64_t session_in,
                                              std::uint16_t remote_flow, std::uint64_t session_out);
   std::uint32_t links_shared(std::uint32_t theirs) const;
+  void publish_channels();
   void take_calls();
   void touch_lingering();
   void ask_after_peers();
@@ -141,6 +144,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::uint64_t channels_opened_ = 0;
   std::uint64_t routes_opened_ = 0;
   std::uint64_t joins_refused_ = 0;
+  std::map<const ChannelState*, telemetry::Record> published_;
 };
 
 }  // namespace railyard::message

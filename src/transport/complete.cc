@@ -83,6 +83,7 @@ void Engine::finish_operation(Operation* operation) {
     flow.completed.store(operation->number, std::memory_order_release);
     count_outstanding(flow, -static_cast<std::int64_t>(operation->number - before));
     counts_.operations_completed += operation->number - before;
+    sampler_.completed(flow, operation->number);
     if (flow.inbox != nullptr) flow.inbox->on_completed();
   }
 }

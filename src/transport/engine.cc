@@ -113,6 +113,7 @@ Result<void> Engine::start() {
 }
 
 Engine::~Engine() {
+  end_publishing();
   say_goodbye();
   ring();
   for (const auto& route : registry_.routes()) {
@@ -306,6 +307,8 @@ bool Engine::progress() {
   if (has_chores_) [[unlikely]]
     happened += do_chores();
   if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
+  if (now_ >= publish_at_) [[unlikely]]
+    publish();
   ring();
   waiting_.passed(now_, happened != 0);
   return happened != 0;
@@ -334,6 +337,9 @@ Waiting::Agenda Engine::agenda() const {
   } else if (!watched_.empty()) {
     next_look = std::clamp(deadline_floor_ / 4, kLeastWatch, kMostWatch);
   }
+  // What a reader of the telemetry sees is never older than what happened last.
+  if (telemetry_ != nullptr && !telemetry_->settled())
+    next_look = std::min(next_look, std::max(publish_at_ - clock_->now(), kLeastWatch));
   return {next_look, outstanding() != 0 || !watched_.empty()};
 }
 
@@ -382,6 +388,29 @@ void Engine::wake_peer(int peer) {
   for (const Link& link : known->route->links)
     if (link.up() && rails_[link.rail()]->wake(link.remote())) return;
   check_on(*known->route);  // where no rail rings, anything that arrives there does
+}
+
+void Engine::begin_publishing(EngineTelemetry::Parts parts) {
+  if (parts.store == nullptr) return;
+  telemetry_ = std::make_unique<EngineTelemetry>(std::move(parts));
+  namespace field = telemetry::context_field;
+  const auto histogram = [this](std::uint32_t of) { return telemetry_->context().histogram(of, field::put_latency); };
+  sampler_.start(clock_, {histogram(field::put_latency), histogram(field::get_latency),
+                          histogram(field::atomic_latency), histogram(field::message_latency)});
+  publish();
+}
+
+void Engine::publish() {
+  publish_at_ = telemetry_->publish(*this);
+  sampler_.refresh();
+}
+
+void Engine::end_publishing() {
+  if (telemetry_ == nullptr) return;
+  publish();
+  sampler_.stop();
+  telemetry_.reset();
+  publish_at_ = INT64_MAX;
 }
 
 WorldStatistics Engine::statistics() const {

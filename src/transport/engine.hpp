@@ -26,8 +26,10 @@
 #include "memory/slab.hpp"
 #include "railyard/window.hpp"
 #include "railyard/world.hpp"
+#include "transport/engine_telemetry.hpp"
 #include "transport/exposed_region.hpp"
 #include "transport/flow.hpp"
+#include "transport/latency_sampler.hpp"
 #include "transport/pace.hpp"
 #include "transport/pool.hpp"
 #include "transport/progress_lock.hpp"
@@ -135,7 +137,7 @@ class Engine {
 
   ProgressLock& progress_lock() { return progress_lock_; }
   const Settings& settings() const { return settings_; }
-  Clock& clock() { return *clock_; }
+  Clock& clock() const { return *clock_; }
   std::span<fabric::Rail* const> rails() const { return rail_views_; }
   memory::RegionCache& cache() { return *cache_; }
   /// The longest put that travels inside a frame.
@@ -232,8 +234,16 @@ class Engine {
   void fail_flow(Flow& flow, Error error);
 
   WorldStatistics statistics() const;
+  /// What the times of links and routes are measured by.
+  std::int64_t health_clock() const { return beat_; }
+  /// From now on passes publish what the engine counts; its user ends that before anything that `more` uses goes.
+  void begin_publishing(EngineTelemetry::Parts parts);
+  void end_publishing();
 
   // ---- Without the progress lock ----
+
+  /// Null: nothing is published. Stays what it is between the two calls above.
+  EngineTelemetry* telemetry() const { return telemetry_.get(); }
 
   /// Whether a slot was ever given out under that number.
   bool slot_known(const Ticket& ticket) const { return ticket.slot - 1 < kSlots && slots_.was_taken(ticket.number); }
@@ -314,6 +324,7 @@ class Engine {
   /// Polls every rail once, at most a batch each; returns how much had happened.
   std::size_t poll_rails();
   void note_backpressure() { ++counts_.backpressure; }
+  [[gnu::noinline, gnu::cold]] void publish();
 
   std::size_t do_chores();
   Waiting::Agenda agenda() const;
@@ -553,6 +564,9 @@ class Engine {
   std::atomic<bool> any_failed_{false};
   std::atomic<int> last_lost_{-1};
   WorldStatistics counts_;
+  std::unique_ptr<EngineTelemetry> telemetry_;
+  std::int64_t publish_at_ = INT64_MAX;
+  LatencySampler sampler_;
 
   Waiting waiting_;
   bool nudge_due_ = false;  ///< once what is being submitted has left

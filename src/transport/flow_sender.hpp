@@ -61,6 +61,8 @@ class FlowSender {
   bool may_send(std::uint32_t window) const {
     return next_sequence_ - acknowledged_<window&& static_cast<std::int32_t>(limit_ - next_sequence_)> 0;
   }
+  /// Segments that the peer takes beyond those that were sent.
+  std::int32_t credits() const { return static_cast<std::int32_t>(limit_ - next_sequence_); }
   /// The segment, which carries the next number, has left.
   void sent(Segment* segment) {
     ++next_sequence_;

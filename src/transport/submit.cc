@@ -9,6 +9,8 @@ namespace {
 /// Frames that one flow may hold, so that one slow peer does not take every structure.
 constexpr std::uint32_t kMostFramesOfFlow = 1024;
 
+using Sampled = LatencySampler::Kind;
+
 }  // namespace
 
 void Engine::count_outstanding(Flow& flow, std::int64_t change) {
@@ -21,7 +23,10 @@ void Engine::count_outstanding(Flow& flow, std::int64_t change) {
 
 std::uint64_t Engine::count_submission(Flow& flow) {
   count_outstanding(flow, 1);
-  return ++flow.submitted;
+  const std::uint64_t number = ++flow.submitted;
+  if (sampler_.due()) [[unlikely]]
+    sampler_.submitted(flow, number, flow.inbox != nullptr ? Sampled::message : Sampled::put);
+  return number;
 }
 
 void Engine::activate(Flow& flow) {
@@ -144,6 +149,7 @@ bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ti
   ticket.peer = flow.peer;
   if (fetch) {
     const std::uint32_t slot = slots_.take({&flow, before, atomic.body.width, true, false, flow.peer});
+    sampler_.took(slot, &slots_, Sampled::atomic);
     wire_body.request = slots_.request(slot);
     ticket.slot = slot + 1;
     ticket.number = slots_.number(slot);
@@ -221,6 +227,7 @@ bool Engine::try_native(Flow& flow, const Bulk& at, const fabric::AtomicRequest&
   ++flow.sender.frames;
   operation->request = request;
   const std::uint32_t slot = slots_.take({&flow, before, sizeof(std::uint64_t), false, false, flow.peer});
+  sampler_.took(slot, &slots_, Sampled::atomic);
   operation->slot = slot + 1;
   ticket = {slots_.number(slot), flow.peer, slot + 1};
   count_outstanding(flow, 1);
@@ -236,6 +243,7 @@ bool Engine::try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, T
   Operation* operation = queue_bulk(flow, kind, bulk);
   if (operation == nullptr) return false;
   const std::uint32_t slot = slots_.take({&flow, nullptr, 0, false, false, flow.peer});
+  sampler_.took(slot, &slots_, kind == Operation::Kind::read ? Sampled::get : Sampled::put);
   operation->slot = slot + 1;
   ticket = {slots_.number(slot), flow.peer, slot + 1};
   count_outstanding(flow, 1);

@@ -108,6 +108,7 @@ bool Engine::try_reads(Flow& flow, const VectorWork& work, Ticket& ticket) {
   const std::vector<Operation*> taken = take_operations(flow, count, 0);
   if (taken.empty()) return false;
   const std::uint32_t slot = slots_.take({&flow, nullptr, 0, false, false, flow.peer, count});
+  sampler_.took(slot, &slots_, LatencySampler::Kind::get);
   for (std::uint32_t i = 0; i < count; ++i) {
     queue_taken(flow, *taken[i], Operation::Kind::read);
     set_block(*taken[i], work, work.blocks[i]);

@@ -285,6 +285,10 @@ Result<Ticket> WindowState::atomic_natively(const char* call, int rank, std::siz
   return ticket;
 }
 
+std::string WindowState::waits_for(const char* call, int rank) {
+  return fmt::format("{} for rank {}: {}", call, rank, transport::describe_peer(engine_, peer(rank)));
+}
+
 Error WindowState::timed_out(const char* call, int rank, std::int64_t nanoseconds) {
   std::string state = "nothing was ever sent to it";
   std::uint64_t sequence = 0;
@@ -293,8 +297,7 @@ Error WindowState::timed_out(const char* call, int rank, std::int64_t nanosecond
     sequence = flow->sender.acknowledged();
     state = fmt::format("{} operations outstanding, sequence {} of {} acknowledged, {} waiting to be sent",
                         flow->outstanding.load(std::memory_order_relaxed), flow->sender.acknowledged(),
-                        flow->sender.next_sequence(),
-                        flow->sender.queued());
+                        flow->sender.next_sequence(), flow->sender.queued());
   }
   return {Status::timeout,
           fmt::format("{}: rank {} did not answer within {:.3f} s ({}); is it alive, and does it call progress?", call,

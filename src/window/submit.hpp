@@ -27,9 +27,10 @@ Result<void> WindowState::submit(const char* call, int rank, Attempt&& attempt) 
   if (outcome == Outcome::full) {
     const std::int64_t patience = nanoseconds({});
     if (patience == 0) return Error(Status::busy);
-    if (!engine_.wait_until([&] { return (outcome = once()) != Outcome::full; }, patience)) {
-      return timed_out(call, rank, patience);
-    }
+    const bool over = wait_watched(call, rank, telemetry::Waiting::room, patience, [&](std::int64_t time) {
+      return engine_.wait_until([&] { return (outcome = once()) != Outcome::full; }, time);
+    });
+    if (!over) return timed_out(call, rank, patience);
   }
   if (outcome == Outcome::broken) return error;
   return {};

@@ -100,6 +100,27 @@ class SignalWait {
   }
 
   SignalMet result() const { return {which_, held_}; }
+  /// The rank that must bring it; -1: any may.
+  int named() const {
+    return conditions_.size() == 1 && conditions_[0].from != SignalCondition::kAnyRank ? conditions_[0].from : -1;
+  }
+  /// What it waits for and how the ranks stand that may bring it, for a person.
+  std::string describe(const char* call) {
+    met();
+    const SignalCondition& condition = conditions_[which_];
+    std::string text = fmt::format("{}: {}", call, unmet(condition));
+    if (condition.from != SignalCondition::kAnyRank) {
+      return text + fmt::format(", for rank {}: {}", condition.from,
+                                transport::describe_peer(state_.engine(), condition.from));
+    }
+    int told = 0;
+    for (int rank = 0; rank < state_.world().size && told < kMostTold; ++rank) {
+      if (state_.is_self(rank) || state_.existing_flow(rank) == nullptr) continue;
+      text += fmt::format("; rank {}: {}", rank, transport::describe_peer(state_.engine(), state_.peer(rank)));
+      ++told;
+    }
+    return text;
+  }
   Error lost(const char* call) {
     met();
     for (const SignalCondition& condition : conditions_) {
@@ -128,6 +149,7 @@ class SignalWait {
 
  private:
   static constexpr int kNobody = -1;
+  static constexpr int kMostTold = 4;  ///< ranks in one report
 
   std::uint64_t load(const SignalCondition& condition) const { return load_word(state_.signals()[condition.index]); }
   bool can_come(const SignalCondition& condition) {
@@ -169,15 +191,36 @@ Result<SignalMet> WindowState::wait_signals(const char* call, std::span<const Si
   if (!wait_for_word(ended, part) && patience > part) {
     const std::int64_t now = engine_.clock().now();
     const std::int64_t until = patience == INT64_MAX ? INT64_MAX : now + (patience - part);
+    const int named = wait.named();
+    transport::LongWait watched(engine_, telemetry::Waiting::signal, named < 0 ? named : peer(named), part);
     do {
       wait.ask();
-      part = std::min(kAskAfter, until - engine_.clock().now());
+      watched.look([&] { return wait.describe(call); });
+      part = std::min({kAskAfter, until - engine_.clock().now(), watched.left()});
       wait_for_word(ended, part);
     } while (!wait.met() && !wait.hopeless() && engine_.clock().now() < until);
   }
   if (wait.met()) return wait.result();
   if (wait.hopeless()) return wait.lost(call);
   return wait.timed_out(call, patience);
+}
+
+bool WindowState::wait_for_all(std::int64_t nanoseconds) {
+  const auto busy = [this] {
+    for (int rank = 0; rank < world_.size; ++rank) {
+      const transport::Flow* const flow = existing_flow(rank);
+      if (flow != nullptr && flow->outstanding.load(std::memory_order_acquire) != 0) return rank;
+    }
+    return -1;
+  };
+  const auto none = [this] { return outstanding() == 0; };
+  return transport::wait_watched(
+      engine_, nanoseconds, telemetry::Waiting::quiet, -1,
+      [&](std::int64_t time) { return engine_.wait_until(none, time); },
+      [&] {
+        const int rank = busy();
+        return rank < 0 ? std::string("quiet") : waits_for("quiet", rank);
+      });
 }
 
 /// The short way for one signal: most are there before the first pass is due.
@@ -230,10 +273,16 @@ Result<void> WindowState::run_barrier(std::int64_t nanoseconds) {
     // A barrier needs every rank: one that is lost ends it. (One that has left came through it before.) Whoever takes
     // long is asked whether it is still there: nothing may ever have been sent to it.
     const auto over = [&] { return load_word(word) >= barrier_.epoch || lost_rank() >= 0; };
-    if (!wait_for_word(over, std::min(left(), kAskAfter))) {
-      ask_after(*this, from);
-      wait_for_word(over, left());
-    }
+    std::int64_t until_asked = kAskAfter;
+    wait_watched("barrier", from, telemetry::Waiting::barrier, left(), [&](std::int64_t time) {
+      const std::int64_t part = std::min(time, until_asked);
+      if (part > 0) {
+        if (wait_for_word(over, part)) return true;
+        if ((until_asked -= part) == 0) ask_after(*this, from);
+        if (time == part) return false;
+      }
+      return wait_for_word(over, time - part);
+    });
     if (load_word(word) >= barrier_.epoch) continue;
     if (const int lost = lost_rank(); lost >= 0) return in_our_terms(existing_flow(lost)->error.copy());
     return Error(Status::timeout,

@@ -263,13 +263,13 @@ Result<void> window_detail::WindowState::wait(const char* call, const Ticket& ti
     if (!was_submitted(*this, ticket)) return not_a_ticket(ticket);
   }
   Error error;
-  const bool over = engine_.wait_until(
-      [&] {
-        auto seen = look(ticket, completion);
-        if (!seen) error = std::move(seen.error());
-        return !seen || *seen;
-      },
-      nanoseconds);
+  const auto seen_over = [&] {
+    auto seen = look(ticket, completion);
+    if (!seen) error = std::move(seen.error());
+    return !seen || *seen;
+  };
+  const bool over = wait_watched(call, ticket.peer, telemetry::Waiting::ticket, nanoseconds,
+                                 [&](std::int64_t time) { return engine_.wait_until(seen_over, time); });
   if (error.status() != Status::ok) return error;
   if (!over) return timed_out(call, ticket.peer, nanoseconds);
   return {};
@@ -301,7 +301,9 @@ Result<void> Window::quiet(int rank, Deadline deadline) {
   const transport::Flow* flow = state_->existing_flow(rank);
   if (flow == nullptr) return {};
   const std::int64_t patience = state_->nanoseconds(deadline);
-  const bool done = engine.wait_until([&] { return flow->outstanding.load(std::memory_order_acquire) == 0; }, patience);
+  const auto complete = [&] { return flow->outstanding.load(std::memory_order_acquire) == 0; };
+  const bool done = state_->wait_watched("quiet", rank, telemetry::Waiting::quiet, patience,
+                                         [&](std::int64_t time) { return engine.wait_until(complete, time); });
   // A rank that left when all was complete is no loss.
   if (flow->failed.load(std::memory_order_acquire)) {
     return flow->lost_operations.load(std::memory_order_relaxed)
@@ -320,7 +322,7 @@ Result<void> Window::quiet(Deadline deadline) {
   state_->settle();
   transport::Engine& engine = state_->engine();
   const std::int64_t patience = state_->nanoseconds(deadline);
-  const bool done = engine.wait_until([&] { return state_->outstanding() == 0; }, patience);
+  const bool done = state_->wait_for_all(patience);
   if (done && !engine.any_failed()) return {};
   for (int rank = 0; rank < state_->world().size; ++rank) {
     transport::Flow* flow = state_->existing_flow(rank);

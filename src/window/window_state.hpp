@@ -12,6 +12,7 @@
 #include "memory/heap.hpp"
 #include "railyard/window.hpp"
 #include "transport/engine.hpp"
+#include "transport/stall.hpp"
 #include "window/distance.hpp"
 #include "window/world_state.hpp"
 
@@ -216,6 +217,15 @@ class WindowState {
   std::int64_t nanoseconds(Deadline deadline) const {
     return deadline.nanoseconds(std::int64_t{engine_.settings().timeout_ms} * 1'000'000);
   }
+  /// A wait for a rank's answer, which is reported when it takes long. `wait` takes nanoseconds, and says whether it is
+  /// over.
+  template <typename Wait>
+  bool wait_watched(const char* call, int rank, telemetry::Waiting what, std::int64_t nanoseconds, Wait&& wait) {
+    return transport::wait_watched(engine_, nanoseconds, what, peer(rank), wait, [&] { return waits_for(call, rank); });
+  }
+  std::string waits_for(const char* call, int rank);
+  /// Until nothing is outstanding, to whichever rank.
+  bool wait_for_all(std::int64_t nanoseconds);
   /// What is under way to a rank, for the error of a wait that ran out of time.
   Error timed_out(const char* call, int rank, std::int64_t nanoseconds);
 

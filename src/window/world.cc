@@ -22,6 +22,16 @@ WorldState::~WorldState() {
   engine.reset();  // before the clock and the directory it uses
 }
 
+void WorldState::begin_publishing(const Settings& settings) {
+  auto store = telemetry::Store::of_process(settings);
+  if (store == nullptr) return;
+  store->set_rank(rank, size);
+  const std::string name = fmt::format("world {}", store->next_context());
+  const transport::ProgressGuard hold(engine->progress_lock());
+  engine->begin_publishing({std::move(store), name, settings.summary == "1",
+                            [this](WorldStatistics& statistics) { direct_use.report(statistics); }});
+}
+
 void WorldState::start_progress_thread() {
   const Settings& settings = engine->settings();
   const bool polled = std::ranges::any_of(
@@ -182,6 +192,7 @@ Result<World> World::open(const WorldOptions& options) {
   for (const fabric::Rail* rail : state.engine->rails()) {
     log_info(rail->in_log(), "{} on {}", rail->capabilities().provider, rail->fabric());
   }
+  state.begin_publishing(settings);
   state.start_progress_thread();
   return world;
 }

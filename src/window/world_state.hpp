@@ -36,6 +36,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   }
   /// As the settings and the rails want it.
   void start_progress_thread();
+  void begin_publishing(const Settings& settings);
 
   // For event loops.
   Result<int> descriptor();

@@ -40,6 +40,8 @@ constexpr const char* kFooter = R"(Examples:
   railyard launch -n 4 -- ./my-program            start my-program as a world of 4 ranks
   railyard doctor                                 what on this machine may bite, and what to do
   railyard topo --svg machine.svg                 the machine and the rails of its GPUs
+  railyard top                                    all Railyard processes of this host, live
+  railyard export --prometheus                    the same for Prometheus
   railyard sim --schedules 1000 --seed 1          the engine on simulated rails
 
 Exit codes: 0 all well; 1 the run found a failure; 2 an argument or a setting makes no sense;
@@ -61,6 +63,8 @@ int run(int argc, char** argv) {
   add_sim_command(app, exit_code);
   add_doctor_command(app, exit_code);
   add_topo_command(app, exit_code);
+  add_top_command(app, exit_code);
+  add_export_command(app, exit_code);
 
   if (const std::string problem = unknown_subcommand(app, argc, argv); !problem.empty()) {
     fmt::print(stderr, "railyard: {}\nRun with --help for more information.\n", problem);

@@ -1,0 +1,189 @@
+#include "transport/engine_telemetry.hpp"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "telemetry/summary.hpp"
+#include "transport/engine.hpp"
+
+namespace railyard::transport {
+namespace {
+
+namespace on_context = telemetry::context_field;
+namespace on_rail = telemetry::rail_field;
+namespace on_link = telemetry::link_field;
+namespace on_flow = telemetry::flow_field;
+
+constexpr std::int64_t kLeastPeriod = 20'000'000;  ///< nanoseconds between two publishes
+constexpr std::int64_t kMostPeriod = 1'000'000'000;
+/// A publish takes at most one part in so many of the time.
+constexpr std::int64_t kPeriodPerCost = 500;
+
+std::uint64_t wall_nanoseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+std::uint64_t word(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+
+}  // namespace
+
+EngineTelemetry::EngineTelemetry(Parts parts)
+    : parts_(std::move(parts)), context_(parts_.store->add(telemetry::Group::context, {{"context", parts_.context}})) {
+  context_.set(on_context::waiting_for_peer, word(-1));
+}
+
+EngineTelemetry::~EngineTelemetry() {
+  if (parts_.summary) telemetry::print_summary(parts_.store->copy(), parts_.context);
+}
+
+std::int64_t EngineTelemetry::publish(const Engine& engine) {
+  const std::int64_t began = engine.clock().now();
+  ++publishes_;
+  WorldStatistics statistics = engine.statistics();
+  if (parts_.more) parts_.more(statistics);
+  std::uint64_t queued = 0;
+  std::vector<std::uint64_t> in_flight(statistics.rails.size());
+  for (const auto& route : engine.registry().routes()) {
+    for (const Link& link : route->links) in_flight[link.rail()] += link.bytes_in_flight();
+    publish_links(*route);
+    for (const Flow* flow : route->flows) {
+      queued += flow->sender.queued();
+      publish_flow(*flow);
+    }
+  }
+  std::erase_if(routes_, [this](const auto& each) { return each.second.seen != publishes_; });
+  std::erase_if(flows_, [this](const auto& each) { return each.second.seen != publishes_; });
+  publish_rails(statistics, in_flight);
+  publish_context(engine, statistics, queued);
+  parts_.store->published();
+
+  std::uint64_t sum = statistics.operations_completed + statistics.direct_puts + statistics.direct_gets +
+                      statistics.direct_atomics + engine.outstanding() + queued + flows_.size();
+  for (const RailStatistics& rail : statistics.rails) sum += rail.bytes_sent + rail.bytes_received;
+  settled_ = sum == std::exchange(last_sum_, sum);
+  const std::int64_t now = engine.clock().now();
+  return now + std::clamp((now - began) * kPeriodPerCost, kLeastPeriod, kMostPeriod);
+}
+
+void EngineTelemetry::publish_context(const Engine& engine, const WorldStatistics& from, std::uint64_t queued) {
+  const std::pair<std::uint32_t, std::uint64_t> values[] = {
+      {on_context::operations_completed, from.operations_completed},
+      {on_context::operations_outstanding, engine.outstanding()},
+      {on_context::operations_queued, queued},
+      {on_context::acknowledgements_sent, from.acknowledgements_sent},
+      {on_context::held_out_of_order, from.held_out_of_order},
+      {on_context::dropped_stale, from.dropped_stale},
+      {on_context::dropped_malformed, from.dropped_malformed},
+      {on_context::backpressure, from.backpressure},
+      {on_context::links_suspected, from.links_suspected},
+      {on_context::links_lost, from.links_lost},
+      {on_context::links_rejoined, from.links_rejoined},
+      {on_context::fences, from.fences},
+      {on_context::segments_replayed, from.segments_replayed},
+      {on_context::peers_lost, from.peers_lost},
+      {on_context::peers_stalled, from.peers_stalled},
+      {on_context::direct_puts, from.direct_puts},
+      {on_context::direct_gets, from.direct_gets},
+      {on_context::direct_atomics, from.direct_atomics},
+      {on_context::direct_bytes_put, from.direct_bytes_put},
+      {on_context::direct_bytes_got, from.direct_bytes_got},
+      {on_context::direct_wakes, from.direct_wakes},
+      {on_context::passes, engine.waiting().passes()},
+  };
+  for (const auto& [field, value] : values) context_.set(field, value);
+}
+
+void EngineTelemetry::publish_rails(const WorldStatistics& statistics, const std::vector<std::uint64_t>& in_flight) {
+  for (std::size_t i = 0; i < statistics.rails.size(); ++i) {
+    const RailStatistics& from = statistics.rails[i];
+    if (rails_.size() <= i) {
+      rails_.push_back(parts_.store->add(telemetry::Group::rail, {{"context", parts_.context},
+                                                                  {"rail", fmt::format("{}", i)},
+                                                                  {"device", from.name},
+                                                                  {"provider", from.provider}}));
+    }
+    telemetry::Record& rail = rails_[i];
+    rail.set(on_rail::bytes_sent, from.bytes_sent);
+    rail.set(on_rail::bytes_received, from.bytes_received);
+    rail.set(on_rail::frames_sent, from.frames_sent);
+    rail.set(on_rail::writes_sent, from.writes_sent);
+    rail.set(on_rail::reads_sent, from.reads_sent);
+    rail.set(on_rail::bytes_in_flight, in_flight[i]);
+    rail.set(on_rail::rate, from.rate);
+    rail.set(on_rail::up, std::uint64_t{from.up});
+    rail.set(on_rail::links, std::uint64_t{from.links});
+    rail.set(on_rail::links_down, std::uint64_t{from.links_down});
+    rail.set(on_rail::deadline, from.deadline);
+    rail.set(on_rail::sees_one_sided, std::uint64_t{from.sees_one_sided});
+  }
+}
+
+void EngineTelemetry::publish_links(const Route& route) {
+  const auto [at, made] = routes_.try_emplace(&route);
+  OfRoute& of = at->second;
+  of.seen = publishes_;
+  if (made || of.name != route.name.in || of.links.size() != route.links.size()) {
+    of.name = route.name.in;
+    of.links.clear();
+    for (const Link& link : route.links) {
+      of.links.push_back(
+          parts_.store->add(telemetry::Group::link, {{"context", parts_.context},
+                                                     {"peer", route.who},
+                                                     {"rail", fmt::format("{}", link.rail())},
+                                                     {"remote_rail", fmt::format("{}", link.remote_rail())}}));
+    }
+  }
+  for (std::size_t i = 0; i < route.links.size(); ++i) {
+    const Link& link = route.links[i];
+    telemetry::Record& record = of.links[i];
+    record.set(on_link::bytes_delivered, link.delivered());
+    record.set(on_link::bytes_in_flight, link.bytes_in_flight());
+    record.set(on_link::frames_in_flight, std::uint64_t{link.frames_in_flight()});
+    record.set(on_link::rate, link.rate());
+    record.set(on_link::state, static_cast<std::uint64_t>(link.health.state));
+    record.set(on_link::epoch, std::uint64_t{link.health.epoch});
+    record.set(on_link::failures, std::uint64_t{link.health.failures});
+  }
+}
+
+void EngineTelemetry::publish_flow(const Flow& flow) {
+  const auto [at, made] = flows_.try_emplace(&flow);
+  OfFlow& of = at->second;
+  of.seen = publishes_;
+  if (made || of.session != flow.session_in) {
+    of.session = flow.session_in;
+    of.record = telemetry::Record();
+    of.record = parts_.store->add(
+        telemetry::Group::flow,
+        {{"context", parts_.context}, {"peer", flow.route->who}, {"flow", fmt::format("{}", flow.id)}});
+  }
+  const auto relaxed = [](const auto& value) { return value.load(std::memory_order_relaxed); };
+  of.record.set(on_flow::operations_submitted, flow.submitted);
+  of.record.set(on_flow::operations_completed, relaxed(flow.completed));
+  of.record.set(on_flow::operations_outstanding, relaxed(flow.outstanding));
+  of.record.set(on_flow::operations_queued, std::uint64_t{flow.sender.queued()});
+  of.record.set(on_flow::segments_unacknowledged,
+                std::uint64_t{flow.sender.next_sequence() - flow.sender.acknowledged()});
+  of.record.set(on_flow::credits, word(flow.sender.credits()));
+  of.record.set(on_flow::bytes_in_flight, flow.bytes_in_flight);
+  of.record.set(on_flow::failed, std::uint64_t{relaxed(flow.failed)});
+}
+
+void EngineTelemetry::begin_wait(telemetry::Waiting what, int peer) {
+  context_.set(on_context::waiting_for_peer, word(peer));
+  context_.set(on_context::waiting_since, wall_nanoseconds());
+  context_.set(on_context::waiting, static_cast<std::uint64_t>(what));
+}
+
+void EngineTelemetry::end_wait() {
+  context_.set(on_context::waiting, std::uint64_t{0});
+  context_.set(on_context::waiting_for_peer, word(-1));
+}
+
+void EngineTelemetry::count_stall() { context_.add(on_context::stalls, 1); }
+
+}  // namespace railyard::transport

@@ -1,0 +1,84 @@
+/// LatencySampler: how long operations take, of one in 64 and one at a time, so that nobody else pays for it.
+/// With the progress lock held.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "base/clock.hpp"
+#include "telemetry/store.hpp"
+
+namespace railyard::transport {
+
+struct Flow;
+
+class LatencySampler {
+ public:
+  enum class Kind : std::uint8_t { put, get, atomic, message };
+  using Histogram = std::atomic<std::uint64_t>;
+
+  void start(Clock* clock, const std::array<Histogram*, 4>& histograms) {
+    clock_ = clock;
+    histograms_ = histograms;
+    next_ = 1;
+  }
+  void stop() { clock_ = nullptr; }
+
+  /// Whether the operation that is being submitted is the one to sample: asked once for each.
+  bool due() { return --next_ == 0; }
+  /// An operation of the flow's sequence.
+  void submitted(const Flow& flow, std::uint64_t number, Kind kind) { begin(sequenced_, &flow, number, kind); }
+  void completed(const Flow& flow, std::uint64_t number) {
+    if (sequenced_.what == &flow && number >= sequenced_.number) [[unlikely]]
+      end(sequenced_);
+  }
+  /// One that completes out of sequence.
+  void took(std::uint32_t slot, const void* slots, Kind kind) {
+    if (due()) [[unlikely]]
+      begin(in_slot_, slots, slot, kind);
+  }
+  void ended(std::uint32_t slot) {
+    if (in_slot_.what != nullptr && in_slot_.number == slot) [[unlikely]]
+      end(in_slot_);
+  }
+
+  /// Now and then: the next one is sampled, however few there are; and what did not end in all that time never will.
+  void refresh() {
+    for (Sample* sample : {&sequenced_, &in_slot_})
+      if (++sample->refreshed > kPatience) sample->what = nullptr;
+    if (clock_ != nullptr) next_ = 1;
+  }
+
+ private:
+  static constexpr std::uint32_t kEvery = 64;
+  static constexpr std::uint32_t kPatience = 1000;
+  struct Sample {
+    const void* what = nullptr;  ///< compared, never followed; null: none under way
+    std::uint64_t number = 0;
+    std::int64_t since = 0;
+    Kind kind = Kind::put;
+    std::uint32_t refreshed = 0;
+  };
+
+  // Out of the way: what calls these is short, and mostly does not.
+  [[gnu::noinline, gnu::cold]] void begin(Sample& sample, const void* what, std::uint64_t number, Kind kind) {
+    next_ = kEvery;
+    if (clock_ == nullptr || sample.what != nullptr) return;
+    sample = {what, number, clock_->now(), kind, 0};
+  }
+  [[gnu::noinline, gnu::cold]] void end(Sample& sample) {
+    sample.what = nullptr;
+    const auto kind = static_cast<std::size_t>(sample.kind);
+    if (clock_ == nullptr || histograms_[kind] == nullptr) return;
+    telemetry::count_in(histograms_[kind], static_cast<std::uint64_t>(clock_->now() - sample.since));
+  }
+
+  Clock* clock_ = nullptr;  ///< null: nothing is sampled
+  std::uint32_t next_ = 0;
+  Sample sequenced_;
+  Sample in_slot_;
+  std::array<Histogram*, 4> histograms_{};
+};
+
+}  // namespace railyard::transport

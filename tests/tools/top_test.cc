@@ -1,0 +1,233 @@
+/// `railyard top` and `railyard export`, beside programs that run, that were killed, and files that are none.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <regex>
+#include <set>
+#include <thread>
+
+#include "base/fd.hpp"
+#include "json_reader.hpp"
+#include "run_command.hpp"
+#include "telemetry/schema.hpp"
+#include "telemetry/store.hpp"
+
+namespace railyard::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// A process that publishes numbers of the test's and does nothing else, until it is ended.
+class Publisher {
+ public:
+  explicit Publisher(const std::string& directory) {
+    int ready[2];
+    if (::pipe(ready) != 0) return;
+    child_ = ::fork();
+    if (child_ == 0) {
+      const auto store = telemetry::Store::open(directory);
+      store->set_rank(1, 4);
+      auto context = store->add(telemetry::Group::context, {{"context", "world 0"}});
+      auto rail = store->add(telemetry::Group::rail, {{"context", "world 0"}, {"rail", "0"}, {"device", "tcp \"x\\y"}});
+      auto link = store->add(telemetry::Group::link, {{"context", "world 0"}, {"peer", "rank 3"}, {"rail", "0"}});
+      auto flow = store->add(telemetry::Group::flow, {{"context", "world 0"}, {"peer", "rank 3"}, {"flow", "3"}});
+      auto channel = store->add(telemetry::Group::channel, {{"context", "world 0"}, {"peer", "rank 3"}, {"flow", "3"}});
+      rail.set(telemetry::rail_field::bytes_sent, std::uint64_t{123456789});
+      context.set(telemetry::context_field::operations_completed, std::uint64_t{4242});
+      context.set(telemetry::context_field::waiting, std::uint64_t{3});
+      context.set(telemetry::context_field::waiting_for_peer, std::uint64_t{3});
+      for (std::uint32_t field = telemetry::context_field::put_latency; field < telemetry::context_field::count;
+           ++field)
+        for (int i = 0; i < 100; ++i)
+          telemetry::count_in(context.histogram(field, telemetry::context_field::put_latency), 20'000);
+      (void)!::write(ready[1], "", 1);
+      for (;;) ::pause();
+    }
+    char byte = 0;
+    (void)!::read(ready[0], &byte, 1);
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+  ~Publisher() { kill(); }
+  Publisher(const Publisher&) = delete;
+  Publisher& operator=(const Publisher&) = delete;
+
+  void kill() {
+    if (child_ <= 0) return;
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+    child_ = -1;
+  }
+  pid_t pid() const { return child_; }
+
+ private:
+  pid_t child_ = -1;
+};
+
+/// Names of all metrics in a text of Prometheus, every line of which must be one.
+std::set<std::string> metrics_in(const std::string& text) {
+  static const std::regex line_form(
+      R"re(([a-zA-Z_:][a-zA-Z0-9_:]*)\{[a-zA-Z_]\w*="([^"\\]|\\.)*"(,[a-zA-Z_]\w*="([^"\\]|\\.)*")*\} (-?[0-9.e+-]+|NaN|[+-]Inf))re");
+  std::set<std::string> names;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("# HELP ") || line.starts_with("# TYPE ")) continue;
+    std::smatch parts;
+    EXPECT_TRUE(std::regex_match(line, parts, line_form)) << line;
+    if (!parts.empty()) names.insert(parts[1]);
+  }
+  return names;
+}
+
+TEST(Top, ShowsARunningProcess) {
+  const ScratchFolder scratch;
+  const Publisher running(scratch.file(""));
+  const Outcome text =
+      railyard_command({"top", "--once", "--interval", "0", "--directory", scratch.file(""), "--show", "rails"});
+  ASSERT_EQ(text.exit_code, 0) << text.errors;
+  EXPECT_THAT(text.output, AllOf(HasSubstr(std::to_string(running.pid())), HasSubstr("1/4"), HasSubstr("118 MiB"),
+                                 HasSubstr("4242"), HasSubstr("rank 3: signal for"), Not(HasSubstr("dead"))));
+  const Outcome json = railyard_command({"top", "--json", "-", "--interval", "0.05", "--directory", scratch.file("")});
+  const auto all = JsonReader::read(json.output);
+  ASSERT_TRUE(all) << json.output;
+  ASSERT_EQ((*all)["processes"].array().size(), 1U);
+  const Json& process = (*all)["processes"].array()[0];
+  EXPECT_EQ(process["pid"].number(), running.pid());
+  EXPECT_TRUE(process["alive"].flag());
+  EXPECT_EQ(process["rail"].array()[0]["bytes_sent"].number(), 123456789);
+  EXPECT_EQ(process["rail"].array()[0]["bytes_sent_per_second"].number(), 0);
+  EXPECT_EQ(process["context"].array()[0]["put_latency"]["count"].number(), 100);
+}
+
+TEST(Top, ShowsAKilledProcessUntilItIsCleanedAway) {
+  const ScratchFolder scratch;
+  Publisher running(scratch.file(""));
+  running.kill();
+  const Outcome text = railyard_command({"top", "--once", "--directory", scratch.file("")});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.output, AllOf(HasSubstr("118 MiB"), HasSubstr("dead")));
+  std::string file;
+  for (const auto& entry : std::filesystem::directory_iterator(scratch.file(""))) file = entry.path();
+  EXPECT_THAT(railyard_command({"top", "--once", "--file", file}).output, HasSubstr("118 MiB"));
+  EXPECT_THAT(railyard_command({"top", "--clean", "--directory", scratch.file("")}).output, HasSubstr("1 files"));
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.file("")));
+  EXPECT_THAT(railyard_command({"top", "--once", "--directory", scratch.file("")}).output, HasSubstr("No process"));
+}
+
+TEST(Top, SaysWhatIsNoTelemetryFile) {
+  const ScratchFolder scratch;
+  std::ofstream(scratch.file("railyard.telemetry.1.1")) << "something else";
+  const Outcome named = railyard_command({"top", "--once", "--file", scratch.file("railyard.telemetry.1.1")});
+  EXPECT_EQ(named.exit_code, 2);
+  EXPECT_THAT(named.errors, HasSubstr("not a telemetry file"));
+  const Outcome all = railyard_command({"top", "--once", "--directory", scratch.file("")});
+  EXPECT_EQ(all.exit_code, 0);
+  EXPECT_THAT(all.output, HasSubstr("not a telemetry file"));
+  EXPECT_NE(railyard_command({"top", "--file", scratch.file("none")}).exit_code, 0);
+}
+
+TEST(Top, CountsWhatABenchMoves) {
+  const ScratchFolder scratch;
+  const auto variables = on_loopback({{"RAILYARD_TELEMETRY", scratch.file("")}, {"RAILYARD_SUMMARY", "1"}});
+  const Outcome bench =
+      railyard_command({"bench", "put", "--sizes", "64K", "--rounds", "3", "--round-ms", "100"}, variables);
+  ASSERT_EQ(bench.exit_code, 0) << bench.errors;
+  EXPECT_THAT(bench.errors, AllOf(HasSubstr("railyard summary[rank 0 of 2]: world 0:"), HasSubstr("rail 0 (tcp lo"),
+                                  HasSubstr("railyard summary[rank 1 of 2]"), HasSubstr("put: half within")));
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.file(""))) << "a process that ended left its file";
+}
+
+TEST(Export, EveryLineIsOneAndEveryFieldIsThere) {
+  const ScratchFolder scratch;
+  const Publisher running(scratch.file(""));
+  const Outcome text = railyard_command({"export", "--prometheus", "--directory", scratch.file("")});
+  ASSERT_EQ(text.exit_code, 0) << text.errors;
+  const auto names = metrics_in(text.output);
+  std::size_t fields = 0;
+  for (const auto& group : telemetry::schema()) fields += group.fields.size();
+  // A histogram is three.
+  EXPECT_EQ(names.size(), fields + 2 * 4 + 2);
+  EXPECT_TRUE(names.contains("railyard_rail_bytes_sent_total"));
+  EXPECT_THAT(text.output, HasSubstr(R"(device="tcp \"x\\y"} 123456789)"));
+  EXPECT_THAT(text.output, HasSubstr("put_latency_seconds_count{"));
+}
+
+TEST(Export, TheDashboardUsesMetricsThatThereAre) {
+  const ScratchFolder scratch;
+  const Publisher running(scratch.file(""));
+  const auto names = metrics_in(railyard_command({"export", "--prometheus", "--directory", scratch.file("")}).output);
+  const std::string file = read_file(RAILYARD_SOURCE_DIR "/tools/grafana/railyard.json");
+  const auto dashboard = JsonReader::read(file);
+  ASSERT_TRUE(dashboard);
+  EXPECT_GE((*dashboard)["panels"].array().size(), 10U);
+  std::size_t used = 0;
+  const std::regex metric("railyard_[a-z_]+");
+  for (const Json& panel : (*dashboard)["panels"].array()) {
+    for (const Json& target : panel["targets"].array()) {
+      const std::string& expression = target["expr"].text();
+      for (std::sregex_iterator at(expression.begin(), expression.end(), metric), end; at != end; ++at, ++used)
+        EXPECT_TRUE(names.contains(at->str())) << at->str() << " in " << panel["title"].text();
+    }
+  }
+  EXPECT_GE(used, 15U);
+}
+
+std::string http_get(int port, const std::string& request) {
+  const Fd connection(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return "";
+  (void)!::write(connection.get(), request.data(), request.size());
+  std::string answer;
+  char bytes[4096];
+  for (ssize_t got; (got = ::read(connection.get(), bytes, sizeof bytes)) > 0;)
+    answer.append(bytes, static_cast<std::size_t>(got));
+  return answer;
+}
+
+TEST(Export, ServesOnLoopback) {
+  const ScratchFolder scratch;
+  const Publisher running(scratch.file(""));
+  int out[2];
+  ASSERT_EQ(::pipe(out), 0);
+  const pid_t server = ::fork();
+  if (server == 0) {
+    ::dup2(out[1], STDOUT_FILENO);
+    ::execl(RAILYARD_COMMAND, "railyard", "export", "--prometheus", "--listen", "0", "--directory",
+            scratch.file("").c_str(), nullptr);
+    ::_exit(127);
+  }
+  ::close(out[1]);
+  std::string line;
+  for (char c = 0; ::read(out[0], &c, 1) == 1 && c != '\n';) line += c;
+  ::close(out[0]);
+  const auto colon = line.rfind(':');
+  ASSERT_NE(colon, std::string::npos) << line;
+  const int port = std::atoi(line.c_str() + colon + 1);
+  const std::string answer = http_get(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(answer, AllOf(HasSubstr("HTTP/1.1 200 OK"), HasSubstr("railyard_rail_bytes_sent_total")));
+  EXPECT_THAT(http_get(port, "GET /other HTTP/1.1\r\n\r\n"), HasSubstr("404"));
+  EXPECT_THAT(http_get(port, "POST /metrics HTTP/1.1\r\n\r\n"), HasSubstr("405"));
+  ::kill(server, SIGTERM);
+  int status = 0;
+  ::waitpid(server, &status, 0);
+  EXPECT_EQ(status, 0) << "SIGTERM ends it well";
+}
+
+TEST(Operating, ListsEveryField) {
+  const std::string page = read_file(RAILYARD_SOURCE_DIR "/docs/operating.md");
+  for (const auto& group : telemetry::schema())
+    for (const auto& field : group.fields)
+      EXPECT_THAT(page, HasSubstr(std::string("`") + group.name + "." + field.name + "`"));
+}
+
+}  // namespace
+}  // namespace railyard::testing
