@@ -62,7 +62,7 @@ class EngineTelemetry {
     telemetry::Record record;
     std::uint64_t seen = 0;
   };
-  void publish_context(const Engine& engine, const WorldStatistics& statistics, std::uint64_t queued);
+  void publish_context(const Engine& engine, const WorldStatistics& from, std::uint64_t queued);
   void publish_rails(const WorldStatistics& statistics, const std::vector<std::uint64_t>& in_flight);
   void publish_links(const Route& route);
   void publish_flow(const Flow& flow);
