@@ -178,7 +178,8 @@ class Window {
   ///
   /// A vector that fills a quarter of a queue and more (256 large blocks, some 12,000 of 64 bytes) is handed over in
   /// parts, the last one when the others are complete: the call waits for them, up to the default deadline. If that
-  /// passes (`timeout`) some blocks may have been moved, never the signal; the same call may be made again.
+  /// passes (`timeout`) some blocks may have been moved, never the signal; the same call may be made again. After an
+  /// error of such a call its memory may still be in use, until `quiet` for that rank has succeeded or the window ends.
   Result<Ticket> put_vector(int rank, std::span<const PutBlock> blocks);
   /// The same and, after all of it, a signal.
   Result<Ticket> put_vector_signal(int rank, std::span<const PutBlock> blocks, SignalUpdate signal);

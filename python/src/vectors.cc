@@ -7,9 +7,16 @@
 
 namespace railyard::python {
 
-py::object hand_out(const std::shared_ptr<PyWindow>& self, Ticket ticket, std::vector<Buffer>&& blocks) {
-  if (ticket.number == 0) return complete_ticket();
+py::object hand_out(const std::shared_ptr<PyWindow>& self, Result<Ticket> submitted, std::vector<Buffer>&& blocks) {
   auto pending = std::make_shared<Pending>();
+  if (!submitted && submitted.status() != Status::invalid && submitted.status() != Status::out_of_range) {
+    // A long vector is handed over in parts: some of them may be under way.
+    pending->blocks = std::move(blocks);
+    pending->until_end = true;
+    self->keep(pending);
+  }
+  const Ticket ticket = take(std::move(submitted));
+  if (ticket.number == 0) return complete_ticket();
   pending->ticket = ticket;
   pending->blocks = std::move(blocks);
   self->keep(pending);
@@ -43,7 +50,7 @@ py::object put_vector(Self self, int rank, const py::iterable& given, std::optio
     return signal ? self->window().put_vector_signal(rank, blocks, {*signal, value, op})
                   : self->window().put_vector(rank, blocks);
   });
-  return hand_out(self, take(std::move(submitted)), std::move(buffers));
+  return hand_out(self, std::move(submitted), std::move(buffers));
 }
 
 py::object get_vector(Self self, int rank, const py::iterable& given) {
@@ -51,7 +58,7 @@ py::object get_vector(Self self, int rank, const py::iterable& given) {
   std::vector<Buffer> buffers;
   const auto blocks = to_blocks<GetBlock>(given, Access::write, buffers);
   auto submitted = without_gil([&] { return self->window().get_vector(rank, blocks); });
-  return hand_out(self, take(std::move(submitted)), std::move(buffers));
+  return hand_out(self, std::move(submitted), std::move(buffers));
 }
 
 Strides to_strides(const Buffer::Strided& blocks, std::size_t stride) {
@@ -70,7 +77,7 @@ py::object put_strided(Self self, int rank, py::ssize_t offset, py::handle sourc
     return signal ? self->window().put_strided_signal(rank, at, from.data(), strides, {*signal, value, op})
                   : self->window().put_strided(rank, at, from.data(), strides);
   });
-  return hand_out(self, take(std::move(submitted)), std::move(buffers));
+  return hand_out(self, std::move(submitted), std::move(buffers));
 }
 
 py::object get_strided(Self self, int rank, py::ssize_t offset, py::handle destination, std::size_t stride) {
@@ -81,7 +88,7 @@ py::object get_strided(Self self, int rank, py::ssize_t offset, py::handle desti
   const Strides strides = to_strides(blocks, stride);
   auto submitted = without_gil(
       [&] { return self->window().get_strided(rank, static_cast<std::size_t>(offset), to.data(), strides); });
-  return hand_out(self, take(std::move(submitted)), std::move(buffers));
+  return hand_out(self, std::move(submitted), std::move(buffers));
 }
 
 }  // namespace

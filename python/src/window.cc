@@ -90,6 +90,7 @@ void PyWindow::abandon() noexcept {
 void PyWindow::sweep() {
   std::erase_if(pending_, [this](const std::shared_ptr<Pending>& one) {
     // Of one that failed the memory is held until the window ends: only then nobody can touch it for certain.
+    if (one->until_end) return false;
     auto done = window_->test(one->ticket, Completion::local);
     if (!done || !*done) return false;
     one->release();

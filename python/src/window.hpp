@@ -18,6 +18,7 @@ struct Pending {
   Buffer buffer;
   std::uint64_t before = 0;         ///< where a fetching atomic stores
   std::vector<Buffer> blocks = {};  ///< of a vector
+  bool until_end = false;           ///< it failed, and what of it is under way nobody knows: held while the window is
 
   void release() {
     buffer.release();
@@ -87,7 +88,7 @@ struct PyFetch : PyTicket {
 py::object complete_ticket();
 
 /// The ticket of an operation that keeps what is pending.
-py::object hand_out(const std::shared_ptr<PyWindow>& self, Ticket ticket, std::vector<Buffer>&& blocks);
+py::object hand_out(const std::shared_ptr<PyWindow>& self, Result<Ticket> submitted, std::vector<Buffer>&& blocks);
 void bind_vectors(py::class_<PyWindow, std::shared_ptr<PyWindow>>& type);
 void bind_operations(py::class_<PyWindow, std::shared_ptr<PyWindow>>& type);
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+
+#include "base/file_limit.hpp"
 
 namespace railyard::memory {
 namespace {
@@ -34,12 +35,6 @@ std::uint64_t pid_namespace() {
 }
 
 Error system_error(const char* call) { return {Status::no_memory, fmt::format("{}: {}", call, std::strerror(errno))}; }
-
-/// A file longer than the process may write is not an error but a signal: so it is asked first.
-bool longer_than_allowed(std::size_t bytes) {
-  rlimit limit{};
-  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur;
-}
 
 Error unfit(const char* why) { return {Status::not_found, why}; }
 

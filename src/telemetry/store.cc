@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/file_limit.hpp"
 #include "base/log.hpp"
 #include "telemetry/files.hpp"
 #include "telemetry/reader.hpp"
@@ -158,7 +159,9 @@ bool Store::map_file(const std::string& directory) {
   int failure = errno;
   if (file_) {
     // All of its memory now: a full file system is an answer here, and a bus error later.
-    failure = lock(file_.get()) ? ::posix_fallocate(file_.get(), 0, kBytes) : errno;
+    failure = longer_than_allowed(kBytes) ? EFBIG
+              : lock(file_.get())         ? ::posix_fallocate(file_.get(), 0, kBytes)
+                                          : errno;
     if (failure == 0) {
       void* const mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
       if (mapped != MAP_FAILED) {
@@ -308,6 +311,16 @@ void Store::set_rank(int rank, int size) {
 
 void Store::published() { header().published.store(wall_clock(), std::memory_order_relaxed); }
 
-std::vector<std::byte> Store::copy() const { return {memory_, memory_ + bytes_}; }
+std::vector<std::byte> Store::copy() const {
+  const std::scoped_lock hold(mutex_);
+  std::vector<std::byte> copied(bytes_);
+  // Word by word: others go on counting meanwhile.
+  for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes_; at += sizeof(std::uint64_t)) {
+    const std::uint64_t word =
+        std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(memory_ + at)).load(std::memory_order_relaxed);
+    std::memcpy(copied.data() + at, &word, sizeof word);
+  }
+  return copied;
+}
 
 }  // namespace railyard::telemetry

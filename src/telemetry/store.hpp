@@ -116,7 +116,7 @@ class Store : public std::enable_shared_from_this<Store> {
   std::int64_t process_ = 0;
   std::atomic<std::uint32_t> contexts_{0};
 
-  std::mutex mutex_;  ///< of the entries: who has which
+  mutable std::mutex mutex_;  ///< of the entries: who has which
   std::uint32_t entries_ = 0;
   std::uint32_t words_used_ = 0;
   std::vector<std::vector<RecordEntry*>> free_;  ///< by group

@@ -150,7 +150,9 @@ void Engine::fail_flow(Flow& flow, Error error) {
                     if (queued->segments == 0) release_operation(queued);
                   });
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
-    if (slots_.content(slot).flow == &flow) slots_.finish(slot, FailureCause::peer_lost);
+    if (slots_.content(slot).flow != &flow) continue;
+    sampler_.forget(slot);
+    slots_.finish(slot, FailureCause::peer_lost);
   }
   flow.sender.fetches = 0;
   flow.receiver.end([this](memory::Buffer* buffer) { receives_->give(buffer); });

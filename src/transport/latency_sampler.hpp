@@ -43,6 +43,11 @@ class LatencySampler {
       end(in_slot_);
   }
 
+  /// It will never end.
+  void forget(std::uint32_t slot) {
+    if (in_slot_.number == slot) in_slot_.what = nullptr;
+  }
+
   /// Now and then: the next one is sampled, however few there are; and what did not end in all that time never will.
   void refresh() {
     for (Sample* sample : {&sequenced_, &in_slot_})

@@ -72,7 +72,7 @@ class SubWorldBootstrap final : public Bootstrap {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string describe() const override { return "a part of " + parent_; }
-  Result<void> barrier(Deadline deadline) override { return window_.barrier(deadline); }
+  Result<void> barrier(Deadline deadline) override { return meet(deadline); }
 
   Result<std::vector<std::vector<std::byte>>> allgather(std::span<const std::byte> mine, Deadline deadline) override {
     std::vector<std::vector<std::byte>> all(static_cast<std::size_t>(size_));
@@ -84,13 +84,17 @@ class SubWorldBootstrap final : public Bootstrap {
       shown.whole = mine.size();
       const std::size_t now = std::min(Page::kBytes, mine.size() - std::min(from, mine.size()));
       if (now > 0) std::memcpy(shown.bytes, mine.data() + from, now);
-      if (auto met = window_.barrier(deadline); !met) return std::move(met.error());
+      if (auto met = meet(deadline); !met) return std::move(met.error());
+      std::vector<Ticket> gets;
       for (int rank = 0; rank < size_; ++rank) {
         auto got = window_.get(rank, 0, &seen[static_cast<std::size_t>(rank)], sizeof(Page));
         if (!got) return std::move(got.error());
+        gets.push_back(*got);
       }
+      for (const Ticket& get : gets)
+        if (auto got = window_.wait(get, Completion::remote, deadline); !got) return std::move(got.error());
       // Nobody shows the next page before all have seen this one.
-      if (auto met = window_.barrier(deadline); !met) return std::move(met.error());
+      if (auto met = meet(deadline); !met) return std::move(met.error());
       for (std::size_t rank = 0; rank < all.size(); ++rank) {
         const Page& page = seen[rank];
         longest = std::max<std::size_t>(longest, page.whole);
@@ -104,6 +108,16 @@ class SubWorldBootstrap final : public Bootstrap {
   }
 
  private:
+  /// A barrier, and nothing else: that an operation of some other window failed is for its own user to hear.
+  Result<void> meet(Deadline deadline) {
+    WindowState& state = WindowAccess::state(window_);
+    if (auto met = state.run_barrier(state.nanoseconds(deadline)); !met) return met;
+    state.barrier().inside = false;
+    // Whoever leaves next has said that it came.
+    (void)state.wait_for_all(state.nanoseconds(deadline));
+    return {};
+  }
+
   Window window_;
   int rank_;
   int size_;

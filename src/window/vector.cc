@@ -160,8 +160,10 @@ Result<Ticket> WindowState::submit_blocks(const char* call, int rank, const Bloc
         return true;
       }
       const bool done = attempt(flow, work, !more, ticket);
-      // References to regions come and go with the progress lock held: the last one deregisters on the rails.
-      for (transport::Block& block : batch) block.region.reset();
+      // References to regions come and go with the progress lock held: the last one deregisters on the rails. Without
+      // room they are kept for the next attempt.
+      if (done)
+        for (transport::Block& block : batch) block.region.reset();
       return done;
     });
     if (unusable.status() != Status::ok) {
@@ -170,6 +172,10 @@ Result<Ticket> WindowState::submit_blocks(const char* call, int rank, const Bloc
       return unusable;
     }
     if (!submitted) {
+      {
+        const transport::ProgressGuard hold(engine_.progress_lock());
+        batch.clear();
+      }
       if (submitted.status() != Status::busy || earlier.empty()) return std::move(submitted.error());
       return timed_out(call, rank, 0);  // a part has been handed over: "nothing happened" would not be true
     }

@@ -111,7 +111,7 @@ class SignalWait {
     std::string text = fmt::format("{}: {}", call, unmet(condition));
     if (condition.from != SignalCondition::kAnyRank) {
       return text + fmt::format(", for rank {}: {}", condition.from,
-                                transport::describe_peer(state_.engine(), condition.from));
+                                transport::describe_peer(state_.engine(), state_.peer(condition.from)));
     }
     int told = 0;
     for (int rank = 0; rank < state_.world().size && told < kMostTold; ++rank) {

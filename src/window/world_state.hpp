@@ -31,6 +31,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   /// reach the same call.
   template <typename Collective>
   auto with_progress(Collective&& collective) {
+    if (opened) return collective();  // a sub-world's ranks meet through the engine: it moves on by itself
     const transport::ProgressThread mover(*engine, transport::plain_pass(*engine), {.at_once = true});
     return collective();
   }

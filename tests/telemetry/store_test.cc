@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -198,6 +199,24 @@ TEST_F(StoreTest, WithoutAFileEverythingGoesOn) {
   const auto seen = read(store->copy());
   ASSERT_TRUE(seen);
   EXPECT_EQ(seen->value(*seen->of("rail")[0], "bytes_sent"), 9U);
+}
+
+/// Longer files than a process may write are a signal, which would end the user's program.
+TEST_F(StoreTest, ALimitOnTheLengthOfFilesIsNoReasonToDie) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limit{1000, 1000};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(2);
+    const auto store = Store::open(folder_);
+    auto rail = store->add(Group::rail, {{"rail", "3"}});
+    rail.set(rail_field::bytes_sent, std::uint64_t{4711});
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_TRUE(files().empty());
 }
 
 TEST_F(StoreTest, OffIsOff) {

@@ -13,18 +13,20 @@ struct SplitWay {
   const char* name;
   std::uint32_t rails;
   const char* shared_memory;
+  const char* threads = "multiple";
 };
 class SplitTest : public ::testing::TestWithParam<SplitWay> {
  protected:
   Settings settings() const {
     Settings settings = loopback_settings(GetParam().rails);
     settings.shared_memory = GetParam().shared_memory;
+    settings.threads = GetParam().threads;
     return settings;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Rails, SplitTest,
                          ::testing::Values(SplitWay{"1rails", 1, "off"}, SplitWay{"3rails", 3, "off"},
-                                           SplitWay{"direct", 2, "on"}),
+                                           SplitWay{"direct", 2, "on"}, SplitWay{"single", 2, "off", "single"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 /// Every operation between all ranks of a world.
@@ -89,6 +91,33 @@ TEST_P(SplitTest, RanksOfOneColorAreAWorldInTheOrderOfTheirKeys) {
     use_everything(*half, 1000);
     use_everything(*half, 100'000);
     use_everything(world, 1000);
+  });
+}
+
+/// What becomes of an operation is told to its own user, and keeps nobody from meeting.
+TEST_P(SplitTest, AFailedOperationOfAnotherWindowIsNotTheSubWorlds) {
+  run_ranks(3, settings(), [](World& world) {
+    auto pair = must(world.split(world.rank() == 2 ? -1 : 0));
+    std::optional<Window> gone(must(Window::allocate(world, 64)));
+    must(world.barrier());
+    if (world.rank() == 1) gone.reset();
+    must(world.barrier());
+    const std::uint64_t value = 1;
+    const bool refused = world.rank() == 0 && std::string(GetParam().shared_memory) == "off";
+    if (refused) must(gone->put(1, 0, &value, sizeof value));
+    std::optional<Window> made;
+    if (pair) {
+      must(pair->barrier());
+      made.emplace(must(Window::allocate(*pair, 64)));
+      EXPECT_TRUE(must(pair->split(0)).has_value());
+    }
+    must(world.barrier());
+    if (refused) {
+      EXPECT_FALSE(gone->quiet()) << "it was told to somebody else";
+    }
+    must(world.barrier());
+    gone.reset();
+    must(world.barrier());
   });
 }
 
