@@ -14,5 +14,7 @@ namespace railyard::nccl {
 [[gnu::used]] std::string (*const fmt_vformat)(fmt::string_view, fmt::format_args) = &fmt::vformat;
 [[gnu::used]] void (*const fmt_throw_format_error)(const char*) = &fmt::detail::throw_format_error;
 [[gnu::used]] bool (*const fmt_is_printable)(std::uint32_t) = &fmt::detail::is_printable;
+[[gnu::used]] fmt::detail::thousands_sep_result<char> (*const fmt_thousands_sep)(fmt::detail::locale_ref) =
+    &fmt::detail::thousands_sep_impl<char>;
 
 }  // namespace railyard::nccl

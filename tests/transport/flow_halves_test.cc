@@ -100,7 +100,8 @@ class Halves {
     if (random_.below(100) < 10) return receiver_.owe_report();  // lost: said again
     reports_.push_back({acknowledged, limit});
     while (reports_.size() > random_.below(4)) {
-      const auto [told, upto] = reports_.front();
+      const std::uint32_t told = reports_.front().first;
+      const std::uint32_t upto = reports_.front().second;
       reports_.pop_front();
       const auto news = sender_.on_report(told, upto, [&](Segment* segment) {
         EXPECT_LT(static_cast<std::int32_t>(segment->sequence - told), 0);
