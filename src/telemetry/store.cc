@@ -80,8 +80,10 @@ bool lock(int file) {
 class Living {
  public:
   static Living& instance() {
-    // Never destroyed: forks and contexts may come after the last static destructor.
-    static auto* const living = new Living;
+    // Never destroyed: forks and contexts may come after the last static destructor. Not on the heap either: a plugin
+    // that is unloaded leaves nothing there.
+    alignas(Living) static std::byte memory[sizeof(Living)];
+    static Living* const living = new (memory) Living;
     return *living;
   }
   std::mutex mutex;
@@ -239,6 +241,8 @@ Store::~Store() {
     Living& living = Living::instance();
     const std::scoped_lock hold(living.mutex);
     std::erase(living.stores, this);
+    if (living.stores.empty()) living.stores = {};
+    if (living.of_process.expired()) living.of_process.reset();
     remove_file();
   }
   if (memory_ != nullptr) ::munmap(memory_, bytes_);
