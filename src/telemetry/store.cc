@@ -241,7 +241,7 @@ Store::~Store() {
     Living& living = Living::instance();
     const std::scoped_lock hold(living.mutex);
     std::erase(living.stores, this);
-    if (living.stores.empty()) living.stores = {};
+    if (living.stores.empty()) std::vector<Store*>().swap(living.stores);
     if (living.of_process.expired()) living.of_process.reset();
     remove_file();
   }
