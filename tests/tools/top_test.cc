@@ -173,12 +173,12 @@ TEST(Export, TheDashboardUsesMetricsThatThereAre) {
   ASSERT_TRUE(dashboard);
   EXPECT_GE((*dashboard)["panels"].array().size(), 10U);
   std::size_t used = 0;
-  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz_";
+  constexpr std::string_view kNameCharacters = "abcdefghijklmnopqrstuvwxyz_";
   for (const Json& panel : (*dashboard)["panels"].array()) {
     for (const Json& target : panel["targets"].array()) {
       const std::string& expression = target["expr"].text();
       for (std::size_t at = expression.find("railyard_"); at != std::string::npos; ++used) {
-        const std::size_t end = std::min(expression.find_first_not_of(kLetters, at), expression.size());
+        const std::size_t end = std::min(expression.find_first_not_of(kNameCharacters, at), expression.size());
         const std::string metric = expression.substr(at, end - at);
         EXPECT_TRUE(names.contains(metric)) << metric << " in " << panel["title"].text();
         at = expression.find("railyard_", end);

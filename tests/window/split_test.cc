@@ -94,7 +94,7 @@ TEST_P(SplitTest, RanksOfOneColorAreAWorldInTheOrderOfTheirKeys) {
   });
 }
 
-/// What becomes of an operation is told to its own user, and keeps nobody from meeting.
+/// What becomes of an operation is told to its own user, and keeps no rank from a collective call.
 TEST_P(SplitTest, AFailedOperationOfAnotherWindowIsNotTheSubWorlds) {
   run_ranks(3, settings(), [](World& world) {
     auto pair = must(world.split(world.rank() == 2 ? -1 : 0));
