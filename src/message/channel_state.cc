@@ -53,21 +53,6 @@ Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byt
   return std::unique_ptr<Memory>(new Memory(std::move(state)));
 }
 
-Request* ChannelState::free_request(bool sends) {
-  auto& requests = sends ? sends_ : receives_;
-  for (auto& request : requests) {
-    if (request->state.load(std::memory_order_relaxed) == Request::State::free &&
-        !request->kept.load(std::memory_order_acquire)) {
-      return request.get();
-    }
-  }
-  if (requests.size() == Channel::kMostRequests) return nullptr;
-  requests.push_back(std::make_unique<Request>());
-  requests.back()->sends = sends;
-  requests.back()->index = static_cast<std::uint32_t>(requests.size() - 1);
-  return requests.back().get();
-}
-
 void ChannelState::hand_over(Request* request) {
   request->tests = 0;
   request->pending_since = 0;
@@ -87,7 +72,7 @@ void ChannelState::post(Request* request) {
 
 Result<Request*> ChannelState::send(std::span<const std::byte> message, int tag, const Memory* registered) {
   if (failed_.load(std::memory_order_acquire) || sends_end()) return failure();
-  Request* const request = free_request(true);
+  Request* const request = sends_.take();
   if (request == nullptr) {
     worker_->try_pass();
     return nullptr;
@@ -106,7 +91,7 @@ Result<Request*> ChannelState::receive(std::span<const ReceiveSlot> slots, bool 
     return Error(Status::invalid,
                  fmt::format("a receive of {} messages: it has 1 to {}", slots.size(), Channel::kMostSlots));
   }
-  Request* const request = free_request(false);
+  Request* const request = receives_.take();
   if (request == nullptr) {
     worker_->try_pass();
     return nullptr;
@@ -128,7 +113,7 @@ Result<Request*> ChannelState::receive(std::span<const ReceiveSlot> slots, bool 
   const transport::ProgressGuard hold(engine_.progress_lock());
   take_calls();
   if (request->finished()) return request;
-  request->state.store(Request::State::free, std::memory_order_relaxed);
+  receives_.give_back(request);
   return failure();
 }
 
@@ -147,7 +132,7 @@ Result<bool> ChannelState::test(Request* request, std::span<std::uint64_t> sizes
       break;
   }
   for (std::size_t i = 0; i < sizes.size() && i < request->count; ++i) sizes[i] = request->sizes[i];
-  request->state.store(Request::State::free, std::memory_order_relaxed);
+  (request->sends ? sends_ : receives_).give_back(request);
   return true;
 }
 

@@ -10,11 +10,10 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/ring.hpp"
 #include "message/receiver.hpp"
-#include "message/request.hpp"
+#include "message/request_pool.hpp"
 #include "message/sender.hpp"
 #include "railyard/channel.hpp"
 #include "transport/engine.hpp"
@@ -70,7 +69,6 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
 
  private:
   bool reaches(const memory::Region& region) const;
-  Request* free_request(bool sends);
   void hand_over(Request* request);
   static constexpr std::uint32_t kTestsPerLook = 256;
   void watch_pending(Request& request);
@@ -114,8 +112,8 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   std::size_t registrations_ = 0;
 
   // The user's thread.
-  std::vector<std::unique_ptr<Request>> sends_;
-  std::vector<std::unique_ptr<Request>> receives_;
+  message::RequestPool sends_{true};
+  message::RequestPool receives_{false};
   Ring<Request*> calls_;
 
   // Failure. Written with the progress lock held, read by anyone: the flags are stored last, with release.
