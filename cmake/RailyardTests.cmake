@@ -68,6 +68,9 @@ foreach(layer base telemetry accelerator bootstrap fabric memory topology transp
     target_link_libraries(tools_test PRIVATE railyard_command_parts)
     add_dependencies(${layer}_test railyard-command ${railyard_examples})
   endif()
+  if(layer STREQUAL "bootstrap")
+    target_link_libraries(bootstrap_test PRIVATE railyard_launcher)
+  endif()
   # ./test runs twice as many tests at a time as there are cores: loading libfabric is a fifth of a second of waiting. Tests
   # that are several busy processes or threads themselves count for two.
   set(cores 1)

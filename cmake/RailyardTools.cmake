@@ -7,8 +7,8 @@ list(REMOVE_ITEM command_sources ${CMAKE_CURRENT_SOURCE_DIR}/tools/railyard/main
 add_library(railyard_command_parts STATIC ${command_sources})
 target_include_directories(railyard_command_parts PUBLIC . src tools/railyard)
 target_compile_definitions(railyard_command_parts PUBLIC RAILYARD_VERSION="${PROJECT_VERSION}")
-target_link_libraries(railyard_command_parts PUBLIC railyard_compiler railyard_simulator railyard fmt::fmt CLI11::CLI11
-  railyard_libfabric_headers)
+target_link_libraries(railyard_command_parts PUBLIC railyard_compiler railyard_launcher railyard_simulator railyard
+  fmt::fmt CLI11::CLI11 railyard_libfabric_headers)
 
 add_executable(railyard-command tools/railyard/main.cc)
 set_target_properties(railyard-command PROPERTIES OUTPUT_NAME railyard)

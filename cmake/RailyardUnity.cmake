@@ -4,7 +4,7 @@
 # Files with a name in their unnamed namespace that another file of their folder has too. tools/lint reads this list.
 set(apart
   plugins/libfabric/queue.cc plugins/nccl/fmt.cc
-  src/bootstrap/server.cc src/bootstrap/supervision.cc src/fabric/tcp_delivery.cc src/fabric/ofi/request.cc src/fabric/shm/object.cc src/fabric/sim/outage_faults.cc
+  src/bootstrap/server.cc src/fabric/tcp_delivery.cc src/fabric/ofi/request.cc src/fabric/shm/object.cc src/fabric/sim/outage_faults.cc
   src/message/rendezvous_inbound.cc src/sim/schedule.cc src/transport/submit.cc src/transport/transmit.cc
   tests/bootstrap/server_core_test.cc tests/fabric/verbs_double_faults_test.cc tests/message/handle_test.cc
   tests/message/schedule_test.cc tests/message/sizes_test.cc
@@ -36,7 +36,7 @@ function(railyard_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-foreach(target railyard railyard_simulator railyard_command_parts nccl-net-railyard railyard-fi strict-fi cuda-double shm_test base_test accelerator_test bootstrap_test
+foreach(target railyard railyard_simulator railyard_launcher railyard_command_parts nccl-net-railyard railyard-fi strict-fi cuda-double shm_test base_test accelerator_test bootstrap_test
     fabric_test memory_test topology_test transport_test window_test message_test sim_test tools_test)
   if(TARGET ${target})
     railyard_unite(${target})

@@ -3,13 +3,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bootstrap/launcher.hpp"
 #include "helpers.hpp"
+#include "launcher/launcher.hpp"
 #include "railyard/window.hpp"
 #include "railyard/world.hpp"
 
 namespace railyard::bootstrap {
 namespace {
+
+using launcher::launch_function;
+using launcher::LaunchOptions;
 
 /// What a user might write: two ranks with a socket between them.
 class TwoRanks final : public Bootstrap {

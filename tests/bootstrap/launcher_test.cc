@@ -1,4 +1,4 @@
-#include "bootstrap/launcher.hpp"
+#include "launcher/launcher.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +15,11 @@
 
 namespace railyard::bootstrap {
 namespace {
+
+using launcher::launch_command;
+using launcher::launch_function;
+using launcher::LaunchOptions;
+using launcher::LaunchReport;
 
 using std::chrono::milliseconds;
 using ::testing::AllOf;

@@ -1,8 +1,8 @@
-#include "bootstrap/tagger.hpp"
+#include "launcher/tagger.hpp"
 
 #include <gtest/gtest.h>
 
-namespace railyard::bootstrap {
+namespace railyard::launcher {
 namespace {
 
 TEST(LineTagger, TagsWholeLines) {
@@ -27,4 +27,4 @@ TEST(LineTagger, ALineThatNeverEndsIsCut) {
 }
 
 }  // namespace
-}  // namespace railyard::bootstrap
+}  // namespace railyard::launcher

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "bootstrap/launcher.hpp"
+#include "launcher/launcher.hpp"
 #include "commands.hpp"
 #include "railyard/settings.hpp"
 
@@ -30,7 +30,7 @@ int run_launch(const LaunchArguments& arguments) {
   if (!settings) return report_error("launch", settings.error());
   apply_log_settings(*settings);
 
-  bootstrap::LaunchOptions options;
+  launcher::LaunchOptions options;
   options.ranks = arguments.ranks;
   options.tag_output = arguments.tag_output;
   options.keep_going = arguments.keep_going;
@@ -42,7 +42,7 @@ int run_launch(const LaunchArguments& arguments) {
     }
     options.environment.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
   }
-  const auto report = bootstrap::launch_command(options, arguments.command);
+  const auto report = launcher::launch_command(options, arguments.command);
   return report ? report->exit_code : report_error("launch", report.error());
 }
 

@@ -9,7 +9,7 @@
 
 #include "base/bytes.hpp"
 #include "base/log.hpp"
-#include "bootstrap/launcher.hpp"
+#include "launcher/launcher.hpp"
 #include "bootstrap/open.hpp"
 #include "bootstrap/pmix.hpp"
 #include "commands.hpp"
@@ -77,11 +77,11 @@ Result<Settings> settings_of_child(Settings settings) {
 
 int run_ranks(const char* command, int ranks, const Settings& settings, const RankBody& body) {
   if (inside_a_world(settings)) return run_one_rank(command, settings, body);
-  bootstrap::LaunchOptions options;
+  launcher::LaunchOptions options;
   options.ranks = ranks;
   // A rank that fails says why itself: the launcher's line about its exit code would only bury that.
   set_log_sink([](LogLevel, std::string_view) {});
-  auto report = bootstrap::launch_function(options, [&](int) {
+  auto report = launcher::launch_function(options, [&](int) {
     set_log_sink({});
     auto own = settings_of_child(settings);
     return own ? run_one_rank(command, *own, body) : report_error(command, own.error());

@@ -1,4 +1,4 @@
-#include "bootstrap/child.hpp"
+#include "launcher/child.hpp"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 #include <cstring>
 
-namespace railyard::bootstrap {
+namespace railyard::launcher {
 
 namespace {
 
@@ -161,4 +161,4 @@ Result<Child> start_child(const ChildPlan& plan) {
   return Child{pid, std::move(output.reading), std::move(errors.reading), 0};
 }
 
-}  // namespace railyard::bootstrap
+}  // namespace railyard::launcher

@@ -1,4 +1,4 @@
-#include "bootstrap/supervision.hpp"
+#include "launcher/supervision.hpp"
 
 #include <errno.h>
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 #include "base/log.hpp"
 #include "bootstrap/protocol.hpp"
 
-namespace railyard::bootstrap {
+namespace railyard::launcher {
 
 namespace {
 
@@ -54,7 +54,7 @@ void wait_for(pid_t pid) {
 
 }  // namespace
 
-Supervision::Supervision(const LaunchOptions& options, const SignalWatch& signals, Server& server)
+Supervision::Supervision(const LaunchOptions& options, const SignalWatch& signals, bootstrap::Server& server)
     : options_(options), signals_(signals), server_(server) {}
 
 Supervision::~Supervision() {
@@ -211,7 +211,7 @@ void Supervision::note_end(std::int32_t rank, pid_t pid, const siginfo_t& info) 
   }
   log_error("{}; {} will be ended in {}", report_.failure,
             running_ == 1 ? std::string("one rank still runs and") : fmt::format("{} ranks still run and", running_),
-            show_duration(static_cast<std::uint64_t>(options_.grace_ns)));
+            bootstrap::show_duration(static_cast<std::uint64_t>(options_.grace_ns)));
   stage_ = Stage::grace;
   next_step_ns_ = clock_.now() + options_.grace_ns;
 }
@@ -231,4 +231,4 @@ void Supervision::press_on() {
   next_step_ns_ = now + options_.grace_ns;
 }
 
-}  // namespace railyard::bootstrap
+}  // namespace railyard::launcher

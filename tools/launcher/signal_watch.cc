@@ -1,9 +1,9 @@
-#include "bootstrap/signal_watch.hpp"
+#include "launcher/signal_watch.hpp"
 
 #include <sys/signalfd.h>
 #include <time.h>
 
-namespace railyard::bootstrap {
+namespace railyard::launcher {
 
 SignalWatch::SignalWatch() {
   sigset_t handled;
@@ -34,4 +34,4 @@ int SignalWatch::next() const {
   return static_cast<int>(info.ssi_signo);
 }
 
-}  // namespace railyard::bootstrap
+}  // namespace railyard::launcher

@@ -10,19 +10,19 @@
 
 #include "base/clock.hpp"
 #include "base/fd.hpp"
-#include "bootstrap/child.hpp"
-#include "bootstrap/launcher.hpp"
 #include "bootstrap/server.hpp"
-#include "bootstrap/signal_watch.hpp"
-#include "bootstrap/tagger.hpp"
+#include "launcher/child.hpp"
+#include "launcher/launcher.hpp"
+#include "launcher/signal_watch.hpp"
+#include "launcher/tagger.hpp"
 #include "railyard/result.hpp"
 
-namespace railyard::bootstrap {
+namespace railyard::launcher {
 
 class Supervision {
  public:
   /// All must outlive it.
-  Supervision(const LaunchOptions& options, const SignalWatch& signals, Server& server);
+  Supervision(const LaunchOptions& options, const SignalWatch& signals, bootstrap::Server& server);
   /// What was started ends with its supervisor.
   ~Supervision();
   Supervision(const Supervision&) = delete;
@@ -69,7 +69,7 @@ class Supervision {
 
   const LaunchOptions& options_;
   const SignalWatch& signals_;
-  Server& server_;
+  bootstrap::Server& server_;
   const SteadyClock clock_;
   std::vector<Rank> ranks_;
   int running_ = 0;
@@ -81,4 +81,4 @@ class Supervision {
   std::array<char, 64 * 1024> buffer_;
 };
 
-}  // namespace railyard::bootstrap
+}  // namespace railyard::launcher

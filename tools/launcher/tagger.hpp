@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace railyard::bootstrap {
+namespace railyard::launcher {
 
 /// Collects one stream of one rank into lines. Holds at most one line, and of a line that never ends a bounded part.
 class LineTagger {
@@ -24,4 +24,4 @@ class LineTagger {
   std::string held_;
 };
 
-}  // namespace railyard::bootstrap
+}  // namespace railyard::launcher

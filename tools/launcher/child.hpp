@@ -15,7 +15,7 @@
 #include "base/fd.hpp"
 #include "railyard/result.hpp"
 
-namespace railyard::bootstrap {
+namespace railyard::launcher {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
@@ -44,4 +44,4 @@ struct Child {
 /// Returns once the program is executed or the body is about to run.
 Result<Child> start_child(const ChildPlan& plan);
 
-}  // namespace railyard::bootstrap
+}  // namespace railyard::launcher

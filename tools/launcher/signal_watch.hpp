@@ -5,7 +5,7 @@
 
 #include "base/fd.hpp"
 
-namespace railyard::bootstrap {
+namespace railyard::launcher {
 
 /// Blocks SIGINT, SIGTERM, SIGHUP, SIGCHLD and SIGPIPE in this thread for as long as it lives, and offers all but the
 /// last to be read.
@@ -28,4 +28,4 @@ class SignalWatch {
   Fd fd_;
 };
 
-}  // namespace railyard::bootstrap
+}  // namespace railyard::launcher

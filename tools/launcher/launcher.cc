@@ -1,4 +1,4 @@
-#include "bootstrap/launcher.hpp"
+#include "launcher/launcher.hpp"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,10 +16,10 @@
 #include "base/entropy.hpp"
 #include "bootstrap/protocol.hpp"
 #include "bootstrap/server.hpp"
-#include "bootstrap/signal_watch.hpp"
-#include "bootstrap/supervision.hpp"
+#include "launcher/signal_watch.hpp"
+#include "launcher/supervision.hpp"
 
-namespace railyard::bootstrap {
+namespace railyard::launcher {
 
 namespace {
 
@@ -103,26 +103,27 @@ Result<std::vector<Fd>> open_namespaces(const std::string& list) {
 }
 
 /// Where the ranks of a job on one machine meet.
-Result<Address> local_address(bool across_namespaces, std::optional<PrivateDirectory>& directory) {
-  Address address;
+Result<bootstrap::Address> local_address(bool across_namespaces, std::optional<PrivateDirectory>& directory) {
+  bootstrap::Address address;
   if (across_namespaces) {
     auto made = PrivateDirectory::make();
     if (!made) return std::move(made.error());
     directory.emplace(std::move(*made));
-    address.kind = Address::Kind::unix_path;
+    address.kind = bootstrap::Address::Kind::unix_path;
     address.path = directory->path() + "/rendezvous";
     return address;
   }
   auto name = random_text(16);
   if (!name) return std::move(name.error());
-  address.kind = Address::Kind::unix_abstract;
+  address.kind = bootstrap::Address::Kind::unix_abstract;
   address.path = "railyard-" + *name;
   return address;
 }
 
 Result<LaunchReport> launch(const LaunchOptions& options, ChildPlan plan) {
-  if (options.ranks < 1 || options.ranks > kMostRanks) {
-    return Error(Status::out_of_range, fmt::format("a job has 1 to {} ranks, not {}", kMostRanks, options.ranks));
+  if (options.ranks < 1 || options.ranks > bootstrap::kMostRanks) {
+    return Error(Status::out_of_range,
+                 fmt::format("a job has 1 to {} ranks, not {}", bootstrap::kMostRanks, options.ranks));
   }
   std::string list = options.network_namespaces;
   if (const char* lab = getenv("RAILYARD_LAB_NETNS"); list.empty() && lab != nullptr) list = lab;
@@ -136,11 +137,11 @@ Result<LaunchReport> launch(const LaunchOptions& options, ChildPlan plan) {
   if (!address) return std::move(address.error());
   auto key = random_text(32);
   if (!key) return std::move(key.error());
-  ServerOptions server_options;
+  bootstrap::ServerOptions server_options;
   server_options.address = *address;
   server_options.size = options.ranks;
   server_options.job_key = *key;
-  auto server = Server::open(server_options);
+  auto server = bootstrap::Server::open(server_options);
   if (!server) return std::move(server.error());
 
   const SignalWatch signals;
@@ -173,4 +174,4 @@ Result<LaunchReport> launch_function(const LaunchOptions& options, const std::fu
   return launch(options, std::move(plan));
 }
 
-}  // namespace railyard::bootstrap
+}  // namespace railyard::launcher

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/child.hpp"
+#include "launcher/child.hpp"
 #include "railyard/result.hpp"
 
-namespace railyard::bootstrap {
+namespace railyard::launcher {
 
 struct LaunchOptions {
   std::int32_t ranks = 1;
@@ -41,4 +41,4 @@ Result<LaunchReport> launch_command(const LaunchOptions& options, const std::vec
 /// thread.
 Result<LaunchReport> launch_function(const LaunchOptions& options, const std::function<int(int rank)>& body);
 
-}  // namespace railyard::bootstrap
+}  // namespace railyard::launcher

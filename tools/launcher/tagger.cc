@@ -1,10 +1,10 @@
-#include "bootstrap/tagger.hpp"
+#include "launcher/tagger.hpp"
 
 #include <fmt/format.h>
 
 #include <utility>
 
-namespace railyard::bootstrap {
+namespace railyard::launcher {
 
 LineTagger::LineTagger(std::int32_t rank) : tag_(fmt::format("[{}] ", rank)) {}
 
@@ -22,4 +22,4 @@ std::string LineTagger::feed(std::string_view bytes) {
 
 std::string LineTagger::finish() { return held_.empty() ? std::string() : tag_ + std::exchange(held_, {}) + '\n'; }
 
-}  // namespace railyard::bootstrap
+}  // namespace railyard::launcher
