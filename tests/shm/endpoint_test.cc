@@ -161,9 +161,15 @@ TEST_F(ShmEndpoint, AForkedChildNeitherKeepsNorEndsItsParentsEndpoint) {
     Notes notes;
     auto server = open("server", notes, true);
     // This one lives on after its parent, with everything that fork gave it.
+    int started[2];
+    if (::pipe2(started, O_CLOEXEC) != 0) return;
     const pid_t survivor = child([&] {
+      [[maybe_unused]] const ssize_t told = ::write(started[1], "", 1);
       while (true) ::pause();
     });
+    // Until it runs it holds what fork gave it.
+    char byte = 0;
+    [[maybe_unused]] const ssize_t heard = ::read(started[0], &byte, 1);
     // This one destroys what it was given, as a program that ends normally does.
     ::waitpid(child([&] { server.reset(); }), nullptr, 0);
     const pid_t answers[2] = {survivor, static_cast<pid_t>(files())};
