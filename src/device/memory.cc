@@ -127,9 +127,13 @@ Result<void> SharedMemory::reach_window(window_detail::WindowState& window, cons
   if (auto heap = reach(window.heap(world.rank), true); !heap) return std::move(heap.error());
   auto data = reach(window.memory(), false);
   if (!data) return std::move(data.error());
-  auto signals = reach(std::as_writable_bytes(window.signals()), false);
+  // Host threads that play the kernel's part read what the host does.
+  const bool kernels = driver_ != nullptr;
+  const auto signal_words = kernels ? window.signals_of_kernels() : window.signals();
+  const auto counter_words = kernels ? window.counters_of_kernels() : window.counters();
+  auto signals = reach(std::as_writable_bytes(signal_words), false);
   if (!signals) return std::move(signals.error());
-  auto counters = reach(std::as_writable_bytes(window.counters()), false);
+  auto counters = reach(std::as_writable_bytes(counter_words), false);
   if (!counters) return std::move(counters.error());
   handle_.local = *data;
   handle_.bytes = window.memory().size();
@@ -146,7 +150,7 @@ Result<void> SharedMemory::reach_window(window_detail::WindowState& window, cons
   handle_.barrier_rounds = barrier_rounds(world.size);
   handle_.barrier_signal = options.barrier_signal;
   adds_ = driver_ == nullptr || options.host_atomics;
-  handle_.adds_counters = adds_;
+  handle_.adds_counters = adds_ && !window.counters_on_device();
 
   std::vector<Peer> peers(static_cast<std::size_t>(world.size));
   for (int rank = 0; options.direct && rank < world.size; ++rank) {

@@ -44,6 +44,14 @@ Result<DeviceCopies::Ticket> DeviceCopies::copy(int device, void* to, const void
   return Ticket{device, *number};
 }
 
+Result<DeviceCopies::Ticket> DeviceCopies::store(int device, void* to, std::uint64_t value) {
+  auto queue = queue_of(device);
+  if (!queue) return std::move(queue.error());
+  auto number = (*queue)->queue->store(to, value);
+  if (!number) return std::move(number.error());
+  return Ticket{device, *number};
+}
+
 DeviceCopies::State DeviceCopies::state(const Ticket& ticket) {
   Queue& queue = queues_[static_cast<std::size_t>(ticket.device)];
   if (queue.done >= ticket.number) return State::done;

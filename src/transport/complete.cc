@@ -77,6 +77,8 @@ void Engine::finish_operation(Operation* operation) {
   if (operation->counter != nullptr && operation->failure == FailureCause::none) {
     // Release: whoever sees the counter may reuse the source.
     std::atomic_ref<std::uint64_t>(*operation->counter).fetch_add(operation->counter_value, std::memory_order_release);
+    if (!mirrored_counters_.empty()) [[unlikely]]
+      note_counter(operation->counter);
   }
   if (operation->number != 0) {
     const std::uint64_t before = flow.completed.load(std::memory_order_relaxed);
@@ -156,6 +158,11 @@ void Engine::fail_flow(Flow& flow, Error error) {
   }
   flow.sender.fetches = 0;
   flow.receiver.end([this](memory::Buffer* buffer) { receives_->give(buffer); });
+  if (flow.applying) {
+    receives_->give(flow.applying->buffer);
+    flow.applying.reset();
+    words_.forget(flow);
+  }
   flow.confirm = false;
   count_outstanding(flow, -static_cast<std::int64_t>(flow.outstanding.load(std::memory_order_relaxed)));
   if (flow.inbox != nullptr) flow.inbox->on_failed();

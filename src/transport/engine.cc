@@ -24,7 +24,11 @@ constexpr std::size_t kReportsPerBlock = 64;
 constexpr std::int64_t kLongestSleep = 500'000'000;  ///< with nothing under way: peers that died are found out
 constexpr std::int64_t kLeastWatch = 1'000'000;      ///< between two looks at links with something under way
 constexpr std::int64_t kMostWatch = 5'000'000;
+constexpr std::int64_t kWordWatch =
+    50'000;  ///< between two looks at words of GPUs: nothing wakes us when they are there
 constexpr std::int64_t kLookEvery = 1'000'000;  // nanoseconds between two looks at the links
+/// Longest chunk between memory of GPUs: a copy of it takes 40 us within one, and 1.3 ms between two over PCIe.
+constexpr std::size_t kDeviceChunk = std::size_t{64} << 20U;
 constexpr std::size_t kOperationsPerBlock = 64;
 constexpr std::size_t kMostOperations = 131072;
 constexpr std::size_t kSegmentsPerBlock = 64;
@@ -229,6 +233,12 @@ Result<void> Engine::connect_route(Route& route, const PeerAddress& peer, bool n
   std::size_t most = SIZE_MAX;
   for (const auto& [local, remote] : pairs) most = std::min(most, rails_[local]->capabilities().max_write);
   route.max_write = most;
+  // A rail that reaches memory of GPUs and moves nothing by itself has their copy engines move it.
+  const bool by_copy_engines = std::ranges::all_of(pairs, [this](const auto& pair) {
+    const auto& capabilities = rails_[pair.first]->capabilities();
+    return capabilities.device_memory && !capabilities.progresses_alone;
+  });
+  if (by_copy_engines) route.device_chunk = std::min(most, kDeviceChunk);
   route.links.reserve(pairs.size());
   for (const auto& [local, remote] : pairs) {
     route.links.emplace_back(local, remote, rails_[local]->capabilities().line_rate, most, limits);
@@ -300,6 +310,7 @@ std::size_t Engine::poll_rails() {
 bool Engine::progress() {
   now_ = clock_->now();
   std::size_t happened = poll_rails();
+  if (!words_.empty() && end_words()) ++happened;
   if (!ready_.empty() && release_all_ready()) ++happened;
   if (scheduler_.has_work() && transmit()) ++happened;
   idle_passes_ = happened == 0 ? idle_passes_ + 1 : 0;
@@ -332,7 +343,9 @@ std::size_t Engine::do_chores() {
 Waiting::Agenda Engine::agenda() const {
   const bool unfinished = scheduler_.has_work() || !reporting_.empty() || !ready_.empty() || has_chores_;
   std::int64_t next_look = kLongestSleep;
-  if (unfinished) {
+  if (!words_.empty()) {
+    next_look = kWordWatch;
+  } else if (unfinished) {
     next_look = kLeastWatch;
   } else if (!watched_.empty()) {
     next_look = std::clamp(deadline_floor_ / 4, kLeastWatch, kMostWatch);

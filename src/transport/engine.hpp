@@ -26,6 +26,7 @@
 #include "memory/slab.hpp"
 #include "railyard/window.hpp"
 #include "railyard/world.hpp"
+#include "transport/device_words.hpp"
 #include "transport/engine_telemetry.hpp"
 #include "transport/exposed_region.hpp"
 #include "transport/flow.hpp"
@@ -147,7 +148,8 @@ class Engine {
 
   /// Makes memory and signals reachable for peers; the id goes to them.
   Result<std::uint32_t> expose(const ExposedRegion& exposed_region) { return exposed_regions_.insert(exposed_region); }
-  void conceal(std::uint32_t id) { exposed_regions_.erase(id); }
+  /// When this returns, no word of it is being changed any more either.
+  void conceal(std::uint32_t id);
   /// Takes registered memory back: when this returns, no rail and no peer reads or writes a byte of it. Operations of
   /// our own that still need it fail with a cause; a link that carries one of them is made anew, and nothing else is
   /// lost. Polls the rails: not from an Inbox or another handler. Frames of peers are kept out by `conceal`, first;
@@ -162,6 +164,13 @@ class Engine {
       if (counter >= counters.data() && counter < counters.data() + counters.size()) operation.counter = nullptr;
     });
   }
+
+  /// Words of our own in the memory of GPUs. Whoever begins a change and does not wait for it calls `push_words`.
+  DeviceWords& device_words() { return words_; }
+  void push_words() { waiting_.nudge_later(); }
+  /// Counters in the memory of a GPU: operations advance `MirroredWords::latest`.
+  void mirror_counters(MirroredWords& counters) { mirrored_counters_.push_back(&counters); }
+  void forget_mirror(MirroredWords& counters);
 
   /// The flow to a peer, connected on first use.
   Result<Flow*> flow(int peer);
@@ -478,8 +487,10 @@ class Engine {
   void accept_report(Flow& flow, const wire::FrameHeader& header);
   void release_ready(Flow& flow);
   bool release_all_ready();
-  void apply_frame(Flow& flow, const wire::FrameHeader& header, const memory::Buffer& buffer);
-  bool apply_record(Flow& flow, const wire::RecordReader::Record& record, FailureCause& cause);
+  bool apply_frame(Flow& flow, const wire::FrameHeader& header, memory::Buffer& buffer);
+  bool apply_records(Flow& flow, FrameProgress& frame);
+  enum class Applied : std::uint8_t { yes, refused, later };
+  Applied apply_record(Flow& flow, const wire::RecordReader::Record& record, FailureCause& cause);
   void apply_reply(Flow& flow, const wire::RecordReader::Record& record);
   void report_soon(Flow& flow);
   void post_receives(std::size_t rail);
@@ -487,6 +498,12 @@ class Engine {
   void give_receive(std::size_t rail, memory::Buffer* buffer);
   void give_report(memory::Buffer* buffer);
   static std::uint64_t session(const Identity& from, const Identity& to);
+
+  // words.cc
+  bool begin_word(Flow& flow, const ExposedRegion& exposed_region, const wire::RecordReader::Record& record);
+  bool end_words();
+  void end_word(Flow& flow, const DeviceWords::End& end);
+  void note_counter(const std::uint64_t* counter);
 
   // revoke.cc
   void take_back(const std::function<bool(const Operation&)>& chosen);
@@ -551,6 +568,8 @@ class Engine {
   std::vector<Route*> losing_;    ///< whose peers are being given up
   std::vector<FenceRequest> fence_requests_;
   std::vector<int> gossip_;  ///< lost peers that the others have not been told of
+  DeviceWords words_;        ///< changes under way in the memory of GPUs
+  std::vector<MirroredWords*> mirrored_counters_;
   std::uint32_t heard_flows_ = 0;
   std::uint32_t receive_budget_ = 0;  ///< receive buffers that grants share out
   std::uint32_t idle_passes_ = 0;

@@ -68,8 +68,7 @@ bool change_extreme(const std::atomic_ref<Word>& word, AtomicOp op, Word operand
 }
 
 template <typename Word>
-bool change_word(std::byte* address, AtomicOp op, wire::WordKind kind, Word operand, Word compare,
-                 std::uint64_t& before) {
+bool change(std::byte* address, AtomicOp op, wire::WordKind kind, Word operand, Word compare, std::uint64_t& before) {
   const std::atomic_ref<Word> word(*reinterpret_cast<Word*>(address));
   if (kind == wire::WordKind::signed_integer)
     return change_extreme<std::make_signed_t<Word>>(word, op, operand, before);
@@ -113,24 +112,32 @@ bool change_word(std::byte* address, AtomicOp op, wire::WordKind kind, Word oper
 }  // namespace
 
 bool apply_put(const ExposedRegion& exposed_region, std::uint64_t offset, std::span<const std::byte> bytes) {
-  if (!inside(exposed_region.memory.size(), offset, bytes.size())) return false;
+  if (exposed_region.device >= 0 || !inside(exposed_region.memory.size(), offset, bytes.size())) return false;
   if (!bytes.empty()) std::memcpy(exposed_region.memory.data() + offset, bytes.data(), bytes.size());
   return true;
 }
 
-bool apply_atomic(const ExposedRegion& exposed_region, std::uint64_t offset, std::uint8_t code,
-                  const wire::AtomicBody& body, std::uint64_t& before) {
-  if (body.width != 4 && body.width != 8) return false;
-  if (!inside(exposed_region.memory.size(), offset, body.width)) return false;
-  std::byte* address = exposed_region.memory.data() + offset;
-  if (reinterpret_cast<std::uintptr_t>(address) % body.width != 0) return false;
+std::byte* find_word(const ExposedRegion& exposed_region, std::uint64_t offset, std::uint32_t width) {
+  if (width != 4 && width != 8) return nullptr;
+  if (!inside(exposed_region.memory.size(), offset, width)) return nullptr;
+  std::byte* const address = exposed_region.memory.data() + offset;
+  return reinterpret_cast<std::uintptr_t>(address) % width == 0 ? address : nullptr;
+}
+
+bool change_word(std::byte* word, std::uint8_t code, const wire::AtomicBody& body, std::uint64_t& before) {
   const auto op = static_cast<AtomicOp>(code & 0xfU);
   const auto kind = static_cast<wire::WordKind>(code >> 4U);
   if (body.width == 4) {
-    return change_word<std::uint32_t>(address, op, kind, static_cast<std::uint32_t>(body.operand),
-                                      static_cast<std::uint32_t>(body.compare), before);
+    return change<std::uint32_t>(word, op, kind, static_cast<std::uint32_t>(body.operand),
+                                 static_cast<std::uint32_t>(body.compare), before);
   }
-  return change_word<std::uint64_t>(address, op, kind, body.operand, body.compare, before);
+  return change<std::uint64_t>(word, op, kind, body.operand, body.compare, before);
+}
+
+bool apply_atomic(const ExposedRegion& exposed_region, std::uint64_t offset, std::uint8_t code,
+                  const wire::AtomicBody& body, std::uint64_t& before) {
+  std::byte* const word = exposed_region.device < 0 ? find_word(exposed_region, offset, body.width) : nullptr;
+  return word != nullptr && change_word(word, code, body, before);
 }
 
 }  // namespace railyard::transport

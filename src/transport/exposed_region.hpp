@@ -12,18 +12,22 @@
 
 namespace railyard::transport {
 
+class MirroredWords;
+
 struct ExposedRegion {
   std::span<std::byte> memory;
   std::span<std::uint64_t> signals;
+  int device = -1;                    ///< the GPU that `memory` is of; -1: the host
+  MirroredWords* mirrored = nullptr;  ///< the signals lie on a GPU, and `signals` is what the host sees of them
 };
 
-/// Copies into the exposed region. False: outside it.
+/// Copies into the exposed region. False: outside it, or memory of a GPU, which no frame brings bytes for.
 bool apply_put(const ExposedRegion& exposed_region, std::uint64_t offset, std::span<const std::byte> bytes);
 /// Changes a signal word with release order: what was applied before is visible to whoever reads it. False: no such
 /// word. Other processes may change the word at the same time.
-inline bool apply_signal(const ExposedRegion& exposed_region, std::uint64_t index, SignalOp op, std::uint64_t value) {
-  if (index >= exposed_region.signals.size()) return false;
-  const std::atomic_ref<std::uint64_t> word(exposed_region.signals[index]);
+inline bool apply_signal(std::span<std::uint64_t> signals, std::uint64_t index, SignalOp op, std::uint64_t value) {
+  if (index >= signals.size()) return false;
+  const std::atomic_ref<std::uint64_t> word(signals[index]);
   switch (op) {
     case SignalOp::add:
       word.fetch_add(value, std::memory_order_release);
@@ -34,8 +38,15 @@ inline bool apply_signal(const ExposedRegion& exposed_region, std::uint64_t inde
   }
   return false;
 }
-/// Changes a word of the exposed region and returns what it held. False: outside, misaligned, or no such operation
-/// (wire::atomic_code). Atomic against every processor of this host that does the same, or uses locked instructions.
+inline bool apply_signal(const ExposedRegion& exposed_region, std::uint64_t index, SignalOp op, std::uint64_t value) {
+  return apply_signal(exposed_region.signals, index, op, value);
+}
+/// The word that an atomic of this width names; null: it is outside, misaligned, or of no possible width.
+std::byte* find_word(const ExposedRegion& exposed_region, std::uint64_t offset, std::uint32_t width);
+/// Changes a word that `find_word` found and returns what it held. False: no such operation (wire::atomic_code).
+bool change_word(std::byte* word, std::uint8_t code, const wire::AtomicBody& body, std::uint64_t& before);
+/// Both, for memory of the host. Atomic against every processor of this host that does the same, or uses locked
+/// instructions.
 bool apply_atomic(const ExposedRegion& exposed_region, std::uint64_t offset, std::uint8_t code,
                   const wire::AtomicBody& body, std::uint64_t& before);
 

@@ -44,6 +44,24 @@ struct Share {
   std::int64_t fence_asked_at = 0;  ///< 0: not yet
 };
 
+/// How far a frame has taken effect, record by record.
+struct FrameProgress {
+  FrameProgress(memory::Buffer& of, const wire::FrameHeader& header, bool skip_first)
+      : buffer(&of),
+        reader({of.data, of.bytes}, header),
+        sequence(header.sequence),
+        records(header.records),
+        skip(skip_first) {}
+
+  memory::Buffer* buffer;
+  wire::RecordReader reader;
+  std::uint32_t sequence;
+  std::uint32_t records;
+  std::uint32_t index = 0;             ///< of the record at hand
+  bool skip;                           ///< what follows belongs to an operation that was refused
+  wire::RecordReader::Record waiting;  ///< the record at hand, where it waits for a word of a GPU's memory
+};
+
 struct Flow {
   // Who.
   int peer = -1;
@@ -60,6 +78,9 @@ struct Flow {
   // Its two halves: written by the progress lock's holder.
   FlowSender sender;
   FlowReceiver receiver;
+
+  /// The frame whose turn it is waits for a word in the memory of a GPU (device_words.cc); what follows it, too.
+  std::optional<FrameProgress> applying;
 
   // Completion: written by the progress lock's holder, read by anyone. Release on store: whoever sees an operation
   // complete sees what it brought (a get's bytes, a fetched value).

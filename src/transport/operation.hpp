@@ -30,6 +30,7 @@ struct RemoteKey {
 struct RemoteMemory {
   std::uint32_t exposed_region = 0;
   std::span<const RemoteKey> keys;  ///< by the owner's rail
+  bool on_device = false;           ///< it is memory of a GPU
 };
 
 struct Operation;

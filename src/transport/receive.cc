@@ -77,7 +77,7 @@ void Engine::on_message(std::size_t rail, memory::Buffer* buffer, std::size_t by
   switch (flow.receiver.on_frame(header->sequence, window_)) {
     case FlowReceiver::Arrival::in_turn:
       // The common case: applied from the buffer it came in.
-      apply_frame(flow, *header, *buffer);
+      if (!apply_frame(flow, *header, *buffer)) return post_receives(rail);
       flow.receiver.advance();
       report_soon(flow);
       give_receive(rail, buffer);
@@ -154,7 +154,7 @@ void Engine::report_soon(Flow& flow) {
 void Engine::release_ready(Flow& flow) {
   // A long run of held frames is released a batch at a time, so that one flow does not hold up the others.
   std::uint32_t left = settings_.batch;
-  while (flow.receiver.ready()) {
+  while (flow.receiver.ready() && !flow.applying) {
     if (flow.receiver.holds_next() && left-- == 0) {
       if (!flow.in_ready) {
         flow.in_ready = true;
@@ -163,7 +163,7 @@ void Engine::release_ready(Flow& flow) {
       return;
     }
     if (memory::Buffer* buffer = flow.receiver.take_next()) {
-      apply_frame(flow, *wire::parse_header({buffer->data, buffer->bytes}), *buffer);
+      if (!apply_frame(flow, *wire::parse_header({buffer->data, buffer->bytes}), *buffer)) return;
       receives_->give(buffer);
     }
     flow.receiver.advance();
@@ -181,47 +181,64 @@ bool Engine::release_all_ready() {
   return !turn.empty();
 }
 
-void Engine::apply_frame(Flow& flow, const wire::FrameHeader& header, const memory::Buffer& buffer) {
-  wire::RecordReader reader({buffer.data, buffer.bytes}, header);
+/// False: it waits, and keeps its buffer, until a word of a GPU's memory is in place.
+bool Engine::apply_frame(Flow& flow, const wire::FrameHeader& header, memory::Buffer& buffer) {
   // An operation whose first part was refused, or failed at its origin, has no second.
-  bool skip = flow.receiver.take_skip(header.sequence);
-  FailureCause cause = FailureCause::none;
-  std::uint32_t index = 0;
-  for (; auto record = reader.next(); ++index) {
-    if (!record->joined && index != 0) skip = false;
-    if (skip && record->header.kind == wire::RecordKind::message) {
-      record->header.detail |= wire::kFailedMessage;
-    } else if (skip) {
-      continue;
-    }
-    if (apply_record(flow, *record, cause)) continue;
-    refuse(flow, header.sequence, index, 1, cause);
-    skip = true;
-  }
-  if (reader.ok()) return;
-  ++counts_.dropped_malformed;
-  refuse(flow, header.sequence, index, header.records - index, FailureCause::malformed);
+  FrameProgress frame(buffer, header, flow.receiver.take_skip(header.sequence));
+  return apply_records(flow, frame);
 }
 
-/// False: refused, and its origin hears of it. A fetch hears by its reply.
-bool Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record, FailureCause& cause) {
+bool Engine::apply_records(Flow& flow, FrameProgress& frame) {
+  FailureCause cause = FailureCause::none;
+  for (; auto record = frame.reader.next(); ++frame.index) {
+    if (!record->joined && frame.index != 0) frame.skip = false;
+    if (frame.skip && record->header.kind == wire::RecordKind::message) {
+      record->header.detail |= wire::kFailedMessage;
+    } else if (frame.skip) {
+      continue;
+    }
+    const Applied applied = apply_record(flow, *record, cause);
+    if (applied == Applied::yes) continue;
+    if (applied == Applied::later) {
+      if (flow.failed.load(std::memory_order_relaxed)) {  // by a refusal before this
+        words_.forget(flow);
+        return true;
+      }
+      frame.waiting = *record;
+      flow.applying.emplace(frame);
+      return false;
+    }
+    refuse(flow, frame.sequence, frame.index, 1, cause);
+    frame.skip = true;
+  }
+  if (frame.reader.ok()) return true;
+  ++counts_.dropped_malformed;
+  refuse(flow, frame.sequence, frame.index, frame.records - frame.index, FailureCause::malformed);
+  return true;
+}
+
+/// What is refused, its origin hears of. A fetch hears by its reply.
+Engine::Applied Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record, FailureCause& cause) {
   if (record.header.kind == wire::RecordKind::reply) {
     apply_reply(flow, record);
-    return true;
+    return Applied::yes;
   }
   if (record.header.kind == wire::RecordKind::message) {
-    if (flow.inbox != nullptr && flow.inbox->on_message(record.header, record.body)) return true;
+    if (flow.inbox != nullptr && flow.inbox->on_message(record.header, record.body)) return Applied::yes;
     ++counts_.dropped_malformed;
     cause = FailureCause::malformed;
-    return false;
+    return Applied::refused;
   }
   if (record.header.kind == wire::RecordKind::nothing) {
     if (record.header.exposed_region != 0) flow.receiver.skip(static_cast<std::uint32_t>(record.header.offset));
-    return true;
+    return Applied::yes;
   }
   bool answered = false;
   const ExposedRegion* exposed_region = exposed_regions_.find(record.header.exposed_region);
   bool good = exposed_region != nullptr;
+  if (good && (exposed_region->device >= 0 || exposed_region->mirrored != nullptr)) [[unlikely]] {
+    if (begin_word(flow, *exposed_region, record)) return Applied::later;
+  }
   switch (record.header.kind) {
     case wire::RecordKind::put:
       good = good && apply_put(*exposed_region, record.header.offset, record.body);
@@ -258,10 +275,10 @@ bool Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record, 
     default:
       good = false;
   }
-  if (good) return true;
+  if (good) return Applied::yes;
   ++(exposed_region == nullptr ? counts_.dropped_stale : counts_.dropped_malformed);
   cause = refusal_cause(exposed_region, record);
-  return answered;
+  return answered ? Applied::yes : Applied::refused;
 }
 
 void Engine::apply_reply(Flow& flow, const wire::RecordReader::Record& record) {

@@ -33,7 +33,7 @@ FailureCause Engine::refusal_cause(const ExposedRegion* exposed_region, const wi
   if (exposed_region == nullptr) return FailureCause::not_exposed;
   switch (record.header.kind) {
     case wire::RecordKind::put:
-      return FailureCause::out_of_range;
+      return exposed_region->device >= 0 ? FailureCause::bad_memory : FailureCause::out_of_range;
     case wire::RecordKind::signal:
       if (record.body.size() != sizeof(std::uint64_t)) return FailureCause::malformed;
       return record.header.offset >= exposed_region->signals.size() ? FailureCause::out_of_range

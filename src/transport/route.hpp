@@ -77,6 +77,7 @@ struct Route {
   std::vector<Link> links;
   std::vector<InboundLink> inbound;    ///< every link that the peer may have to us
   std::size_t max_write = 0;           ///< longest chunk that every link can carry
+  std::size_t device_chunk = 0;        ///< longest chunk between memory of GPUs; 0: as any other
   std::vector<Flow*> flows;            ///< who shares it
   std::uint32_t bulk_flows = 0;        ///< of them, those with chunks in flight
   std::uint64_t bytes_in_flight = 0;   ///< of all chunks

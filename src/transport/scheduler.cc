@@ -97,8 +97,16 @@ void Scheduler::end_alone(Segment& segment) {
   }
 }
 
-std::uint32_t Scheduler::chunk_bytes(const Flow& flow, const Link& link, std::uint64_t left, std::int64_t now) {
-  const std::uint32_t chunk = yields(flow, now) ? std::min(link.chunk(), kBesideLatencyFlow) : link.chunk();
+std::uint32_t Scheduler::chunk_bytes(const Flow& flow, const Link& link, const Operation& operation, std::int64_t now) {
+  const std::uint64_t left = operation.bytes - operation.started;
+  std::uint64_t chunk = link.chunk();
+  const bool between_gpus = operation.remote.on_device && operation.region->device() >= 0;
+  if (between_gpus && flow.route->device_chunk != 0) {
+    // One copy by the GPU: it holds up no processor, and each costs more to begin than a megabyte takes.
+    chunk = flow.route->device_chunk;
+  } else if (yields(flow, now)) {
+    chunk = std::min<std::uint64_t>(chunk, kBesideLatencyFlow);
+  }
   // A remainder shorter than half a chunk rides along rather than on its own.
   const bool last = left <= chunk + chunk / 2 && left <= flow.route->max_write;
   return static_cast<std::uint32_t>(last ? left : std::min<std::uint64_t>(left, chunk));

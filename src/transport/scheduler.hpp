@@ -74,7 +74,7 @@ class Scheduler {
   static Link* link_alone(Flow& flow, const Segment& segment);
   static void end_alone(Segment& segment);
   /// Of `left` bytes, those that go on that link at once.
-  static std::uint32_t chunk_bytes(const Flow& flow, const Link& link, std::uint64_t left, std::int64_t now);
+  static std::uint32_t chunk_bytes(const Flow& flow, const Link& link, const Operation& operation, std::int64_t now);
   /// The next chunk begins with the link after this one.
   static void chunk_posted(Flow& flow, const Link& link) {
     flow.first_chunk = (flow.route->index_of(link) + 1U) % static_cast<std::uint32_t>(flow.shares.size());

@@ -160,7 +160,7 @@ fabric::Post Engine::post_chunk_on(Flow& flow, Operation& operation, Link& link)
   segment->tag = static_cast<std::uint8_t>(Tag::segment);
   segment->operation = &operation;
   segment->offset = operation.started;
-  segment->bytes = Scheduler::chunk_bytes(flow, link, operation.bytes - operation.started, now_);
+  segment->bytes = Scheduler::chunk_bytes(flow, link, operation, now_);
   segment->sequence = flow.sender.next_sequence();
   const fabric::Post answer = post_segment(flow, *segment, link);
   if (answer != fabric::Post::posted) {

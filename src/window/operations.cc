@@ -21,6 +21,12 @@ struct SmallSource {
 }  // namespace
 
 void WindowState::count(const CounterUpdate& counter) {
+  if (storage_->device_counters) {
+    const transport::ProgressGuard hold(engine_.progress_lock());
+    storage_->device_counters->latest()[counter.index] += counter.value;
+    engine_.device_words().write(*storage_->device_counters, counter.index, {});
+    return engine_.push_words();
+  }
   // Release: whoever sees the counter may reuse the source.
   std::atomic_ref<std::uint64_t>(counters_[counter.index]).fetch_add(counter.value, std::memory_order_release);
 }
@@ -117,7 +123,7 @@ Result<Ticket> WindowState::put_by_engine(Put request) {
   }
 
   const bool device = on_device(peer, request.source, request.bytes);
-  if (device && is_self(request.rank)) return put_at_home(request);
+  if (is_self(request.rank) && (device || signals_at_home(request))) return put_at_home(request);
 
   Ticket ticket;
   ticket.peer = request.rank;
@@ -146,7 +152,8 @@ Result<Ticket> WindowState::put_by_engine(Put request) {
     ticket.slot = kSourceFree;
   }
   if (request.counter != nullptr) {
-    work.counter = &counters_[request.counter->index];
+    work.counter = storage_->device_counters ? &storage_->device_counters->latest()[request.counter->index]
+                                             : &counters_[request.counter->index];
     work.counter_value = request.counter->value;
   }
   auto submitted = submit_bulk(
@@ -217,12 +224,23 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, Wo
     return Error(Status::invalid, "atomic: a fetch needs a place for the value: use fetch_atomic",
                  {.peer = rank, .operation = call});
   }
-  if (part(rank).on_device) {
+  if (part(rank).on_device && native_atomics_) {
     return Error(Status::unsupported,
-                 fmt::format("{}: rank {}'s window is memory of a GPU, whose words only kernels change", call, rank),
+                 fmt::format("{}: rank {}'s window is memory of a GPU, which native_atomics do not reach: make the "
+                             "window without them",
+                             call, rank),
+                 {.peer = rank, .operation = call});
+  }
+  if (before != nullptr && gpus_ && is_on_device(before)) {
+    return Error(Status::invalid,
+                 fmt::format("{}: the place for what the word held is memory of a GPU: give it host memory", call),
                  {.peer = rank, .operation = call});
   }
   if (native_atomics_) return atomic_natively(call, rank, offset, op, kind, body, before);
+  if (on_device_ && is_self(rank)) {
+    const std::uint8_t code = transport::wire::atomic_code(static_cast<std::uint8_t>(op), kind);
+    return atomic_at_home(call, offset, code, body, before);
+  }
   if (const DirectPart* direct = part(rank).direct; direct != nullptr && may_touch(rank)) {
     std::uint64_t value = 0;
     const std::uint8_t code = transport::wire::atomic_code(static_cast<std::uint8_t>(op), kind);

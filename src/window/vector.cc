@@ -193,7 +193,7 @@ Result<Ticket> WindowState::put_blocks(const char* call, int rank, const Blocks&
   BlockAt first;
   if (!JoinedBlocks(blocks).next(first)) return signal != nullptr ? put(last) : Result<Ticket>(Ticket{});
   const bool device = any_on_device(rank, blocks);
-  if (device && is_self(rank)) {
+  if (is_self(rank) && (device || signals_at_home(last))) {
     if (auto copied = copy_blocks_at_home(call, blocks, true); !copied) return std::move(copied.error());
     return signal != nullptr ? put(last) : Result<Ticket>(Ticket{});
   }

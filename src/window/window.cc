@@ -135,12 +135,7 @@ std::uint64_t Window::read_signal(std::size_t index) const noexcept {
 
 Result<void> Window::reset_signal(std::size_t index) {
   if (auto checked = state_->check_signal("reset_signal", state_->world().rank, index); !checked) return checked;
-  {
-    const transport::ProgressGuard hold(state_->engine().progress_lock());
-    apply_signal(state_->exposed_region(), index, SignalOp::set, 0);
-  }
-  state_->wake_own();
-  return {};
+  return state_->reset_signal(index);
 }
 
 std::uint64_t Window::read_counter(std::size_t index) const noexcept {
@@ -149,8 +144,7 @@ std::uint64_t Window::read_counter(std::size_t index) const noexcept {
 
 Result<void> Window::reset_counter(std::size_t index) {
   if (auto checked = state_->check_counter("reset_counter", index); !checked) return checked;
-  std::atomic_ref<std::uint64_t>(state_->counters()[index]).store(0, std::memory_order_release);
-  return {};
+  return state_->reset_counter(index);
 }
 
 Result<std::uint64_t> Window::wait_counter(std::size_t index, std::uint64_t value, Deadline deadline) {

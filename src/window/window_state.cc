@@ -125,6 +125,7 @@ void WindowState::shut(bool together) {
   exposed_region_id_ = barrier_exposed_region_id_ = 0;
   exposed_region_ = {};
   engine_.forget_counters(counters_);
+  if (storage_ != nullptr && storage_->device_counters) engine_.forget_mirror(*storage_->device_counters);
   counters_ = {};
   parts_.clear();
   direct_parts_.clear();
@@ -189,6 +190,7 @@ Result<void> WindowState::take_memory(std::span<std::byte> memory, std::size_t b
     return std::move(usable.error());
   } else {
     on_device_ = *usable >= 0;
+    exposed_region_.device = *usable;
   }
   exposed_region_.memory = memory;
   auto words = Pages::open_words(signals);
@@ -215,12 +217,16 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
   if (options.signals > UINT32_MAX) return Error(Status::out_of_range, "more than 2^32 signals in one window");
   if (auto taken = take_memory(memory, bytes, options); !taken) return taken;
   if (!own_signals_) {
-    exposed_region_.signals = options.signal_memory;
-    std::fill(exposed_region_.signals.begin(), exposed_region_.signals.end(), 0);
+    auto words = take_words("signal_memory", options.signal_memory, storage_->own_signals, storage_->device_signals);
+    if (!words) return std::move(words.error());
+    exposed_region_.signals = *words;
+    if (storage_->device_signals) exposed_region_.mirrored = &*storage_->device_signals;
   }
   if (options.counter_memory.data() != nullptr) {
-    counters_ = options.counter_memory;
-    std::fill(counters_.begin(), counters_.end(), 0);
+    auto words =
+        take_words("counter_memory", options.counter_memory, storage_->own_counters, storage_->device_counters);
+    if (!words) return std::move(words.error());
+    counters_ = *words;
   } else {
     auto words = Pages::open_words(options.counters);
     if (!words) return std::move(words.error());
@@ -236,10 +242,11 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
     region_ = std::move(*region);
   }
   for (const auto* rail : engine_.rails()) may_relax_ &= rail->capabilities().delivery_complete;
-  // Bytes in messages are stored by the processor: for memory of a GPU there is none to store to.
-  transport::ExposedRegion exposed = exposed_region_;
-  if (on_device_) exposed.memory = {};
-  const auto id = engine_.expose(exposed);
+  if (exposed_region_.device >= 0) {
+    if (auto ready = engine_.device_words().prepare(exposed_region_.device); !ready) return ready;
+  }
+  if (storage_->device_counters) engine_.mirror_counters(*storage_->device_counters);
+  const auto id = engine_.expose(exposed_region_);
   if (!id) return id.error().copy();
   exposed_region_id_ = *id;
   const auto barrier_id = engine_.expose(barrier_exposed_region_);
@@ -330,6 +337,7 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
   }
   auto own = std::make_unique<DirectPart>();
   own->data = exposed_region_;
+  if (storage_->device_signals) own->data.signals = {};  // the engine alone writes those
   own->barrier = barrier_exposed_region_;
   own->sleepers = sleepers_;
   part_of(world_.rank).direct = own.get();

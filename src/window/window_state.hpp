@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,6 +50,9 @@ struct Storage {
   Pages own_signals;   ///< whole pages, so that devices can be given them
   Pages own_counters;  ///< the same
   std::vector<std::uint64_t> own_barrier_words;
+  /// Signals and counters that the caller wants in the memory of a GPU; the pages above are what the host sees of them.
+  std::optional<transport::MirroredWords> device_signals;
+  std::optional<transport::MirroredWords> device_counters;
   transport::Sleepers own_sleepers;
   std::size_t rails = 0;                   ///< most rails of any rank
   std::vector<transport::RemoteKey> keys;  ///< rank-major
@@ -124,12 +128,21 @@ class WindowState {
   const PeerPart& part(int rank) const { return parts_[static_cast<std::size_t>(rank)]; }
   transport::RemoteMemory remote(int rank) const {
     return {part(rank).exposed_region,
-            std::span(storage_->keys).subspan(static_cast<std::size_t>(rank) * storage_->rails, storage_->rails)};
+            std::span(storage_->keys).subspan(static_cast<std::size_t>(rank) * storage_->rails, storage_->rails),
+            part(rank).on_device};
   }
   const transport::ExposedRegion& exposed_region() const { return exposed_region_; }
   std::span<std::byte> memory() const { return exposed_region_.memory; }
   std::span<std::uint64_t> signals() const { return exposed_region_.signals; }
   std::span<std::uint64_t> counters() const { return counters_; }
+  /// Where kernels read them; `signals` and `counters` are what the host reads.
+  std::span<std::uint64_t> signals_of_kernels() const {
+    return storage_->device_signals ? storage_->device_signals->words() : signals();
+  }
+  std::span<std::uint64_t> counters_of_kernels() const {
+    return storage_->device_counters ? storage_->device_counters->words() : counters();
+  }
+  bool counters_on_device() const { return storage_->device_counters.has_value(); }
   /// The whole of what a rank's part lies in, where this process has it mapped as memory that ranks share.
   std::span<std::byte> heap(int rank) const {
     const memory::Heap* heap = is_self(rank)                  ? &storage_->heap
@@ -176,6 +189,9 @@ class WindowState {
   Result<Ticket> atomic(int rank, std::size_t offset, AtomicOp op, WordType type, transport::wire::AtomicBody body,
                         void* before);
   void count(const CounterUpdate& counter);
+  /// This rank's own, in turn with what the engine applies.
+  Result<void> reset_signal(std::size_t index);
+  Result<void> reset_counter(std::size_t index);
 
   // vector.cc
   Result<Ticket> put_blocks(const char* call, int rank, const Blocks& blocks, const SignalUpdate* signal);
@@ -270,6 +286,17 @@ class WindowState {
   static bool is_on_device(const void* memory);
   Result<void> copy_at_home(const char* call, void* to, const void* from, std::size_t bytes);
   Result<Ticket> put_at_home(const Put& request);
+  bool signals_at_home(const Put& request) const {
+    return request.signal != nullptr && request.exposed_region == 0 && storage_->device_signals.has_value();
+  }
+  Result<std::span<std::uint64_t>> take_words(const char* what, std::span<std::uint64_t> words, Pages& shown,
+                                              std::optional<transport::MirroredWords>& mirrored);
+  Result<void> change_own(const char* call, transport::MirroredWords& words, std::size_t index, SignalOp op,
+                          std::uint64_t value);
+  Result<Ticket> atomic_at_home(const char* call, std::size_t offset, std::uint8_t code,
+                                const transport::wire::AtomicBody& body, void* before);
+  template <typename Begin>
+  Result<std::uint64_t> await_own(const char* call, Begin&& begin);
 
   /// The same as `check_put`, without the words for what is wrong.
   bool is_good(const Put& request) const {

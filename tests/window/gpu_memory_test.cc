@@ -164,22 +164,6 @@ TEST(GpuWindow, AValueIsTakenAtTheCall) {
   });
 }
 
-TEST(GpuWindow, AtomicsOnItAreRefusedWithTheReason) {
-  run_processes(2, [](World& world, ProcessRendezvous&) {
-    const Gpu gpu;
-    const GpuMemory memory(gpu, 4096);
-    auto window = must(Window::adopt(world, {memory.data(), memory.size()}));
-    for (const int rank : {0, 1}) {
-      const auto refused = window.atomic<std::uint64_t>(rank, 0, AtomicOp::add, 1);
-      ASSERT_FALSE(refused);
-      EXPECT_EQ(refused.status(), Status::unsupported);
-      EXPECT_NE(refused.error().text().find("GPU"), std::string::npos) << refused.error().text();
-    }
-    must(window.barrier());
-    must(window.close());
-  });
-}
-
 TEST(GpuWindow, ARangeThatLeavesItsAllocationIsRefused) {
   run_processes(1, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;

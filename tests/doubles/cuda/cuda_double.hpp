@@ -31,6 +31,8 @@ void cuda_double_live(CudaDoubleLive* live);
 /// Reads or writes device memory behind the driver's back, at once. Whether the range is device memory.
 int cuda_double_peek(void* to, const void* device, std::size_t bytes);
 int cuda_double_poke(void* device, const void* from, std::size_t bytes);
+/// Copies that streams have done.
+std::uint64_t cuda_double_copies();
 /// From now on. 0: random delays alone.
 void cuda_double_set_copy_us(unsigned microseconds);
 /// The copy that fails, counted from now on: 1 is the next, 0 none. Its device is broken then, until it is mended.

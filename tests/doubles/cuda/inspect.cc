@@ -41,6 +41,8 @@ CUDA_DOUBLE_CALL int cuda_double_poke(void* device, const void* from, std::size_
   return 1;
 }
 
+CUDA_DOUBLE_CALL std::uint64_t cuda_double_copies() { return state().copies.load(); }
+
 CUDA_DOUBLE_CALL void cuda_double_set_copy_us(unsigned microseconds) { state().copy_us = microseconds; }
 
 CUDA_DOUBLE_CALL void cuda_double_fail_copy(std::uint64_t number) {

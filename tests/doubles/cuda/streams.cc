@@ -86,15 +86,30 @@ namespace cuda_double {
 
 namespace {
 
+/// Whether it was one: an aligned word is read and written whole.
+template <typename Word>
+bool move_word(std::byte* to, const std::byte* from, std::size_t bytes) {
+  const auto whole = [](const std::byte* at) { return reinterpret_cast<std::uintptr_t>(at) % sizeof(Word) == 0; };
+  if (bytes != sizeof(Word) || (!whole(to) && !whole(from))) return false;
+  Word word = 0;
+  if (whole(from)) {
+    auto* const source = reinterpret_cast<Word*>(const_cast<std::byte*>(from));
+    word = std::atomic_ref<Word>(*source).load(std::memory_order_acquire);
+  } else {
+    std::memcpy(&word, from, sizeof word);
+  }
+  if (whole(to)) {
+    std::atomic_ref<Word>(*reinterpret_cast<Word*>(to)).store(word, std::memory_order_release);
+  } else {
+    std::memcpy(to, &word, sizeof word);
+  }
+  return true;
+}
+
 /// Late, and the end before the start: nobody may rely on the order within a copy. A word arrives whole, as from a
 /// copy engine, and after the copies before it: release, for whoever polls it.
 void move_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes == sizeof(std::uint64_t) && reinterpret_cast<std::uintptr_t>(to) % alignof(std::uint64_t) == 0) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, from, sizeof word);
-    std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(to)).store(word, std::memory_order_release);
-    return;
-  }
+  if (move_word<std::uint64_t>(to, from, bytes) || move_word<std::uint32_t>(to, from, bytes)) return;
   const std::size_t half = bytes / 2;
   std::memmove(to + half, from + half, bytes - half);
   std::memmove(to, from, half);
@@ -114,7 +129,7 @@ Code copy_now(Address to, Address from, std::size_t bytes) {
   const auto target = state().reach(to, bytes, true);
   const auto source = state().reach(from, bytes, true);
   if (!target || !source) return cuda::kInvalidValue;
-  std::memmove(target->bytes, source->bytes, bytes);
+  move_bytes(target->bytes, source->bytes, bytes);
   return cuda::kSuccess;
 }
 
@@ -187,6 +202,7 @@ CUDA_DOUBLE_CALL Code cuStreamWriteValue64_v2(cuda::Stream stream, Address addre
   }
   if (!target || flags != 0 || address % sizeof(value) != 0) return cuda::kInvalidValue;
   stream->submit([=] {
+    if (target->block) stream->delay();  // a word of device memory is as late as a copy
     // Publishes every copy before it.
     reinterpret_cast<std::atomic<std::uint64_t>*>(target->bytes)->store(value, std::memory_order_release);
   });
