@@ -36,7 +36,7 @@ function(railyard_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-foreach(target railyard railyard_simulator railyard_launcher railyard_command_parts nccl-net-railyard railyard-fi strict-fi cuda-double shm_test base_test accelerator_test bootstrap_test
+foreach(target railyard railyard_simulator railyard_launcher railyard_command_parts nccl-net-railyard railyard-nvshmem-3 railyard-nvshmem-4 railyard-fi strict-fi cuda-double shm_test base_test accelerator_test bootstrap_test
     fabric_test memory_test topology_test transport_test window_test message_test sim_test tools_test)
   if(TARGET ${target})
     railyard_unite(${target})

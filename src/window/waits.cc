@@ -320,6 +320,7 @@ Result<void> Window::wait_all_signals(std::span<const SignalCondition> condition
 }
 
 Result<void> Window::barrier(Deadline deadline) {
+  if (auto checked = state_->check_collective("barrier"); !checked) return checked;
   if (auto quieted = quiet(deadline); !quieted) return quieted;
   if (auto met = state_->run_barrier(state_->nanoseconds(deadline)); !met) return met;
   auto quieted = quiet(deadline);

@@ -50,6 +50,10 @@ Result<Window> Window::adopt(World& world, std::span<std::byte> memory, const Wi
 Result<void> Window::close(Deadline deadline) {
   if (auto open = state_->check_open("close"); !open) return open;
   if (auto quieted = quiet(deadline); !quieted) return quieted;
+  if (state_->is_lone()) {
+    state_->shut();
+    return {};
+  }
   WorldState& world = state_->world();
   if (world.bootstrap != nullptr) {
     // The worlds may go next. All ranks are closing, so all make progress and answer.
@@ -283,6 +287,7 @@ Result<void> Window::fence() {
   state_->settle();
   if (state_->outstanding() == 0) return {};
   for (int rank = 0; rank < state_->world().size; ++rank) {
+    if (!state_->holds(rank)) continue;
     if (auto fenced = fence(rank); !fenced) return fenced;
   }
   return {};

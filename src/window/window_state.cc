@@ -358,7 +358,12 @@ Result<void> WindowState::check_open(const char* call) const {
 
 Result<void> WindowState::check_rank(const char* call, int rank) const {
   if (auto open = check_open(call); !open) return open;
-  if (rank >= 0 && rank < world_.size) return {};
+  if (index_of(rank) < parts_.size()) return {};
+  if (rank >= 0 && rank < world_.size) {
+    return Error(Status::out_of_range,
+                 fmt::format("{}: this memory is rank {}'s, not rank {}'s", call, first_rank_, rank),
+                 {.peer = rank, .operation = call});
+  }
   return Error(Status::out_of_range,
                fmt::format("{}: rank {} does not exist; ranks are 0 to {}", call, rank, world_.size - 1),
                {.peer = rank, .operation = call});

@@ -125,11 +125,15 @@ class WindowState {
   std::uint64_t outstanding() const;
 
   bool is_self(int rank) const { return rank == world_.rank; }
-  const PeerPart& part(int rank) const { return parts_[static_cast<std::size_t>(rank)]; }
+  /// Which of `parts_` is a rank's; too large: this window has none of it.
+  std::size_t index_of(int rank) const {
+    return static_cast<std::size_t>(static_cast<std::uint32_t>(rank) - static_cast<std::uint32_t>(first_rank_));
+  }
+  bool holds(int rank) const { return index_of(rank) < parts_.size(); }
+  const PeerPart& part(int rank) const { return parts_[index_of(rank)]; }
   transport::RemoteMemory remote(int rank) const {
     return {part(rank).exposed_region,
-            std::span(storage_->keys).subspan(static_cast<std::size_t>(rank) * storage_->rails, storage_->rails),
-            part(rank).on_device};
+            std::span(storage_->keys).subspan(index_of(rank) * storage_->rails, storage_->rails), part(rank).on_device};
   }
   const transport::ExposedRegion& exposed_region() const { return exposed_region_; }
   std::span<std::byte> memory() const { return exposed_region_.memory; }
@@ -193,6 +197,16 @@ class WindowState {
   Result<void> reset_signal(std::size_t index);
   Result<void> reset_counter(std::size_t index);
 
+  // lone_window.cc
+  /// This rank's part is all there is.
+  void stand_alone();
+  /// All there is is a part of that rank, which it has described.
+  Result<void> import(int rank, std::span<const std::byte> description);
+  Result<std::vector<std::byte>> describe() const;
+  Result<void> check_collective(const char* call) const;
+  /// Stores a value and, after it, a flag, in memory of this process that may be a GPU's.
+  static Result<void> store_pair(WorldState& world, void* to, std::uint64_t value, std::uint64_t flag);
+
   // vector.cc
   Result<Ticket> put_blocks(const char* call, int rank, const Blocks& blocks, const SignalUpdate* signal);
   Result<Ticket> get_blocks(const char* call, int rank, const Blocks& blocks);
@@ -244,6 +258,7 @@ class WindowState {
   bool wait_for_all(std::int64_t nanoseconds);
   /// What is under way to a rank, for the error of a wait that ran out of time.
   Error timed_out(const char* call, int rank, std::int64_t nanoseconds);
+  bool is_lone() const { return lone_; }
 
  private:
   // window_state.cc
@@ -251,7 +266,7 @@ class WindowState {
   bool take_heap(std::size_t bytes, std::size_t signals);
   void reach_directly(int rank, const memory::HeapName& name, bool signals_in_heap);
   std::size_t barrier_words() const;
-  PeerPart& part_of(int rank) { return parts_[static_cast<std::size_t>(rank)]; }
+  PeerPart& part_of(int rank) { return parts_[index_of(rank)]; }
 
   // direct.cc: what this process does on memory it can touch, its own or a peer's.
   /// Whether an operation may go past the engine now.
@@ -300,7 +315,7 @@ class WindowState {
 
   /// The same as `check_put`, without the words for what is wrong.
   bool is_good(const Put& request) const {
-    const auto rank = static_cast<std::size_t>(request.rank);
+    const std::size_t rank = index_of(request.rank);
     if (rank >= parts_.size()) return false;
     const PeerPart& peer = parts_[rank];
     return request.offset <= peer.bytes && request.bytes <= peer.bytes - request.offset &&
@@ -342,7 +357,9 @@ class WindowState {
   std::uint32_t exposed_region_id_ = 0;
   std::uint32_t barrier_exposed_region_id_ = 0;
   std::span<std::uint64_t> counters_;
-  std::vector<PeerPart> parts_;
+  std::vector<PeerPart> parts_;  ///< of all ranks; of a lone window one
+  int first_rank_ = 0;           ///< whose part is the first
+  bool lone_ = false;            ///< made without the other ranks (lone_window.hpp)
   std::vector<std::unique_ptr<const DirectPart>> direct_parts_;
   bool has_direct_peers_ = false;
   bool own_signals_ = true;  ///< not the caller's
@@ -358,6 +375,7 @@ class WindowState {
 class WindowAccess {
  public:
   static WindowState& state(const Window& window) { return *window.state_; }
+  static Window make(std::unique_ptr<WindowState> state) { return Window(std::move(state)); }
 };
 
 }  // namespace railyard::window_detail

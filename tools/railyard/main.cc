@@ -65,6 +65,7 @@ int run(int argc, char** argv) {
   add_topo_command(app, exit_code);
   add_top_command(app, exit_code);
   add_export_command(app, exit_code);
+  add_nvshmem_env_command(app, exit_code);
 
   if (const std::string problem = unknown_subcommand(app, argc, argv); !problem.empty()) {
     fmt::print(stderr, "railyard: {}\nRun with --help for more information.\n", problem);
