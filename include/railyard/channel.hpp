@@ -129,7 +129,9 @@ class Listener {
 };
 
 struct ConnectOptions {
-  std::uint32_t service_class = 0;  ///< channels of different classes never share a link
+  /// Channels of different classes never share a link. One from 4 to 255 is also the traffic class (DSCP times 4) of
+  /// its packets over tcp rails; others have RAILYARD_TRAFFIC_CLASS.
+  std::uint32_t service_class = 0;
 };
 
 /// What a context counted since it opened.

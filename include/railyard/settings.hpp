@@ -18,8 +18,11 @@ struct Settings {
   std::string interfaces;                    ///< RAILYARD_INTERFACES: comma list of names to use; "^a,b": all but these
   std::string endpoints = "auto";   ///< RAILYARD_ENDPOINTS: connected, datagram; auto: connected where there are any
   std::int32_t gid_index = -1;      ///< RAILYARD_GID_INDEX: of verbs rails; -1: the best of RoCE v2
-  std::uint32_t traffic_class = 0;  ///< RAILYARD_TRAFFIC_CLASS: of verbs rails
+  std::uint32_t traffic_class = 0;  ///< RAILYARD_TRAFFIC_CLASS: of packets of verbs and tcp rails; DSCP times 4
   std::uint32_t service_level = 0;  ///< RAILYARD_SERVICE_LEVEL: of verbs rails
+  std::string ports;                ///< RAILYARD_PORTS: "first-last" to listen at; empty: the kernel's choice
+  std::uint32_t pacing_mbps = 0;    ///< RAILYARD_PACING_MBPS: most that one tcp connection sends; 0: no limit
+  std::string congestion;           ///< RAILYARD_CONGESTION: congestion control of tcp rails; empty: the kernel's
   std::uint32_t rails = 0;  ///< RAILYARD_RAILS: how many; 0: one per NIC port. More than there are NICs: shared out
   std::uint32_t rails_per_gpu = 0;    ///< RAILYARD_RAILS_PER_GPU: most NICs that serve one GPU; 0: its fair share
   std::string gpu_rails;              ///< RAILYARD_GPU_RAILS: NICs of GPUs by hand, "0=nic0,nic1;0000:9a:00.0=nic2"

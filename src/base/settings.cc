@@ -11,6 +11,7 @@
 
 #include "base/log.hpp"
 #include "base/nearest.hpp"
+#include "base/ports.hpp"
 
 namespace railyard {
 
@@ -60,8 +61,16 @@ constexpr Descriptor kSettings[] = {
     {"RAILYARD_GID_INDEX", &Settings::gid_index, Kind::number,
      "which GID of its port a verbs rail uses; -1: the best of RoCE v2", -1, 65535},
     {"RAILYARD_TRAFFIC_CLASS", &Settings::traffic_class, Kind::number,
-     "the traffic class in what verbs rails send (RoCE: its DSCP times 4)", 0, 255},
+     "the traffic class in what verbs and tcp rails send: its DSCP times 4; over tcp, links of a service class from 4 "
+     "to 255 have that one instead",
+     0, 255},
     {"RAILYARD_SERVICE_LEVEL", &Settings::service_level, Kind::number, "the service level of verbs rails", 0, 15},
+    {"RAILYARD_PORTS", &Settings::ports, Kind::text,
+     "the TCP ports that a process may listen at, first-last: what a firewall lets through; empty: the kernel chooses"},
+    {"RAILYARD_PACING_MBPS", &Settings::pacing_mbps, Kind::number,
+     "most megabits a second that one connection of a tcp rail sends; 0: no limit", 0, 4'000'000},
+    {"RAILYARD_CONGESTION", &Settings::congestion, Kind::text,
+     "the congestion control of tcp rails, one of net.ipv4.tcp_available_congestion_control; empty: the kernel's"},
     {"RAILYARD_RAILS", &Settings::rails, Kind::number,
      "how many rails; 0: one per NIC port; more than there are NICs: shared out", 0, 256},
     {"RAILYARD_RAILS_PER_GPU", &Settings::rails_per_gpu, Kind::number,
@@ -254,6 +263,7 @@ Result<void> check_together(const Settings& settings) {
                  fmt::format("RAILYARD_TELEMETRY='{}' is not allowed; use on, off or a directory with a / in its path",
                              settings.telemetry));
   }
+  if (auto ports = PortRange::parse(settings.ports); !ports) return std::move(ports.error());
   if (settings.rank >= 0 && settings.size >= 0 && settings.rank >= settings.size) {
     return Error(Status::out_of_range,
                  fmt::format("RAILYARD_RANK={} is outside a job of RAILYARD_SIZE={}: ranks are 0 to {}", settings.rank,

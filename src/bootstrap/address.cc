@@ -77,7 +77,7 @@ void set_option(int socket, int level, int option, int value) {
   setsockopt(socket, level, option, &value, sizeof(value));
 }
 
-Result<Fd> listen_tcp(const Address& address, int backlog) {
+Result<Fd> listen_tcp(const Address& address, int backlog, const PortRange& ports) {
   // A host's own name often resolves to 127.0.1.1 on that host, where nobody else could reach it: for a name, listen on
   // every interface. Unauthenticated peers are kept out by the job key.
   const bool exact = is_numeric(address.host) || address.host == "localhost";
@@ -91,13 +91,23 @@ Result<Fd> listen_tcp(const Address& address, int backlog) {
                           [](const addrinfo* entry) { return entry->ai_family == AF_INET6; });
   int code = EADDRNOTAVAIL;
   for (const addrinfo* entry : entries) {
-    Fd socket(::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (socket) {
-      set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-      if (entry->ai_family == AF_INET6 && !exact) set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-      if (bind(socket.get(), entry->ai_addr, entry->ai_addrlen) == 0 && ::listen(socket.get(), backlog) == 0) {
-        return socket;
-      }
+    const auto open = [&] {
+      Fd socket(::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      if (socket) set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+      if (socket && entry->ai_family == AF_INET6 && !exact) set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+      return socket;
+    };
+    if (address.port == 0 && !ports.any()) {
+      sockaddr_storage where{};
+      std::memcpy(&where, entry->ai_addr, entry->ai_addrlen);
+      auto socket = listen_within(ports, where, entry->ai_addrlen, backlog, open);
+      // Without IPv6 in this kernel, the next entry may do.
+      if (socket || entry == entries.back()) return socket;
+      continue;
+    }
+    Fd socket = open();
+    if (socket && bind(socket.get(), entry->ai_addr, entry->ai_addrlen) == 0 && ::listen(socket.get(), backlog) == 0) {
+      return socket;
     }
     code = errno;
   }
@@ -219,9 +229,10 @@ std::string Address::text() const {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
 }
 
-Result<Listener> listen_at(const Address& address, int backlog) {
+Result<Listener> listen_at(const Address& address, int backlog, const PortRange& ports) {
   Listener listener{Fd(), address};
-  auto socket = address.kind == Address::Kind::tcp ? listen_tcp(address, backlog) : listen_unix(address, backlog);
+  auto socket =
+      address.kind == Address::Kind::tcp ? listen_tcp(address, backlog, ports) : listen_unix(address, backlog);
   if (!socket) return std::move(socket.error());
   listener.socket = std::move(*socket);
   if (address.kind == Address::Kind::tcp) listener.address.port = bound_port(listener.socket);

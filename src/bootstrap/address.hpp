@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/fd.hpp"
+#include "base/ports.hpp"
 #include "railyard/result.hpp"
 
 namespace railyard::bootstrap {
@@ -34,7 +35,8 @@ struct Listener {
   Fd socket;
   Address address;
 };
-Result<Listener> listen_at(const Address& address, int backlog);
+/// `ports`: where the system picks it from.
+Result<Listener> listen_at(const Address& address, int backlog, const PortRange& ports = {});
 
 /// Small messages that wait for an answer: nothing to gather them with. Probes find a peer whose machine vanished. No
 /// effect on a Unix socket.

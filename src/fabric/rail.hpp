@@ -58,7 +58,8 @@ struct LinkNameHash {
 struct LinkTag {
   LinkName id = {};
   std::uint32_t epoch = 0;
-  LinkName facing = {};  ///< the name of the peer's link that leads back over the same two rails; 0: none
+  LinkName facing = {};            ///< the name of the peer's link that leads back over the same two rails; 0: none
+  std::uint8_t traffic_class = 0;  ///< of its packets, as IP has it (DSCP times 4); 0: the rail's own
 };
 
 /// What a rail's `fence` is worth.

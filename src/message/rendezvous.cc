@@ -72,7 +72,7 @@ class Rendezvous::State {
  private:
   State(std::unique_ptr<EpollSet> watch, const Settings& settings, std::uint64_t machine, std::int64_t timeout_ns)
       : watch_(std::move(watch)),
-        inbound_(*watch_, machine, settings.interfaces, timeout_ns),
+        inbound_(*watch_, machine, settings.interfaces, settings.ports, timeout_ns),
         connectors_(*watch_, machine, timeout_ns) {}
 
   /// A loop of `progress` would take the lock again before one who waits for it has woken up: it gives way.

@@ -50,8 +50,10 @@ Result<Handle> InboundConnections::open_listener(Host& host) {
 }
 
 Result<void> InboundConnections::open_listen_socket() {
+  auto ports = PortRange::parse(ports_);
+  if (!ports) return std::move(ports.error());
   // A host that is no numeric address stands for every address of this machine, IPv4 and IPv6.
-  auto listener = bootstrap::listen_at({bootstrap::Address::Kind::tcp, "*", 0, {}}, kBacklog);
+  auto listener = bootstrap::listen_at({bootstrap::Address::Kind::tcp, "*", 0, {}}, kBacklog, *ports);
   if (!listener) return std::move(listener.error());
   addresses_ = choose_addresses(list_addresses(), interfaces_, kMostAddresses);
   if (addresses_.empty()) {

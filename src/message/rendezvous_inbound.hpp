@@ -41,9 +41,14 @@ class InboundConnections {
   /// An unauthenticated peer who has had so long makes room for another when all slots are taken.
   static constexpr std::int64_t kLeastStayNs = 1'000'000'000;
 
-  /// `interfaces`: the setting. `timeout_ns`: from an inbound connection's hello until it is ready.
-  InboundConnections(EpollSet& watch, std::uint64_t machine, std::string interfaces, std::int64_t timeout_ns)
-      : watch_(watch), machine_(machine), interfaces_(std::move(interfaces)), timeout_ns_(timeout_ns) {}
+  /// `interfaces`, `ports`: the settings. `timeout_ns`: from an inbound connection's hello until it is ready.
+  InboundConnections(EpollSet& watch, std::uint64_t machine, std::string interfaces, std::string ports,
+                     std::int64_t timeout_ns)
+      : watch_(watch),
+        machine_(machine),
+        interfaces_(std::move(interfaces)),
+        ports_(std::move(ports)),
+        timeout_ns_(timeout_ns) {}
 
   Result<Handle> open_listener(Host& host);
   /// The host of the listener that was closed; null: there is none.
@@ -104,6 +109,7 @@ class InboundConnections {
   EpollSet& watch_;
   const std::uint64_t machine_;
   const std::string interfaces_;
+  const std::string ports_;
   const std::int64_t timeout_ns_;
 
   Fd listen_socket_;  ///< open while there is a listener

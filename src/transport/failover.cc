@@ -27,7 +27,8 @@ std::int64_t next_back_off(std::int64_t before, std::int64_t lived) {
 
 fabric::LinkTag Engine::tag_of(const Route& route, const Link& link) {
   const std::uint16_t index = route.index_of(link);
-  return {RouteName::of_link(route.name.out, index), link.health.epoch, RouteName::of_link(route.name.in, index)};
+  return {RouteName::of_link(route.name.out, index), link.health.epoch, RouteName::of_link(route.name.in, index),
+          route.key.traffic_class()};
 }
 
 // ---- What the rails report ----

@@ -47,6 +47,12 @@ struct RouteKey {
   std::uint32_t service_class = 0;
   std::uint32_t number = 0;  ///< one of so many links for each pair of rails; kPrivate: of one flow alone
   static constexpr std::uint32_t kPrivate = UINT32_MAX;
+  /// What its packets are marked with; 0: as the settings say. The two lower bits are ECN's, and a class beyond a byte
+  /// is no mark: those only keep links apart.
+  std::uint8_t traffic_class() const {
+    constexpr std::uint32_t kMarks = 0xfc;
+    return service_class <= UINT8_MAX ? static_cast<std::uint8_t>(service_class & kMarks) : std::uint8_t{0};
+  }
   auto operator<=>(const RouteKey&) const = default;  // NOLINT(modernize-use-nullptr): the compiler wrote it
 };
 

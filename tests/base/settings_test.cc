@@ -203,5 +203,19 @@ TEST_F(SettingsTest, TheJobKeyIsNeverShown) {
   EXPECT_EQ(entry(*settings, "RAILYARD_JOB_KEY").value, "(set, not shown)");
 }
 
+TEST_F(SettingsTest, PortsThatAreNoRangeAreRefused) {
+  for (const char* good : {"", "50000", "50000-50000", "1-65535"}) {
+    setenv("RAILYARD_PORTS", good, 1);
+    EXPECT_TRUE(Settings::from_environment()) << good;
+  }
+  for (const char* bad : {"0-5", "5-", "-5", "7-6", "1-65536", "a-b", "50000-50010x", " 50000", "50000,50001"}) {
+    setenv("RAILYARD_PORTS", bad, 1);
+    const auto settings = Settings::from_environment();
+    ASSERT_FALSE(settings) << bad;
+    EXPECT_THAT(settings.error().message(),
+                AllOf(HasSubstr(std::string("RAILYARD_PORTS='") + bad), HasSubstr("50000-50099")));
+  }
+}
+
 }  // namespace
 }  // namespace railyard

@@ -93,6 +93,8 @@ class PlantedHost {
   ScratchFolder folder_;
 };
 
+using Host = PlantedHost;
+
 Outcome doctor(const PlantedHost& host, std::vector<std::string> more = {}) {
   std::vector<std::string> words{"doctor", "--root", host.root(), "--json", "-"};
   words.insert(words.end(), more.begin(), more.end());
@@ -119,6 +121,17 @@ TEST(Doctor, RaisesNoAlarmOnAMachineWithoutDevices) {
   host.write("proc/cmdline", "quiet\n");
   const Outcome outcome = doctor(host, {"--strict"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+}
+
+TEST(Doctor, TakesPortsThatAreReservedOrOutOfTheWay) {
+  const PlantedHost host;
+  host.write("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
+  host.write("proc/sys/net/ipv4/ip_local_reserved_ports", "8080,50000-50099\n");
+  host.write("proc/sys/net/ipv4/tcp_available_congestion_control", "reno cubic\n");
+  for (const char* ports : {"RAILYARD_PORTS=20000-20099", "RAILYARD_PORTS=50000-50099"}) {
+    host.write("proc/self/environ", Host::environ_of({ports, "RAILYARD_CONGESTION=cubic"}));
+    EXPECT_EQ(doctor(host, {"--strict"}).exit_code, 0) << ports << doctor(host).output;
+  }
 }
 
 struct Fault {
@@ -154,7 +167,6 @@ TEST_P(DoctorFinds, ThePlantedFaultAndItsFix) {
   EXPECT_EQ(alarms, 1) << outcome.output;
 }
 
-using Host = PlantedHost;
 INSTANTIATE_TEST_SUITE_P(
     Faults, DoctorFinds,
     ::testing::Values(
@@ -195,6 +207,22 @@ INSTANTIATE_TEST_SUITE_P(
                         "eth1 0000000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n");
               },
               "routes", "warn", "eth0, eth1 share a subnet", "arp_ignore=1"},
+        Fault{"PortsMalformed",
+              [](const Host& h) { h.write("proc/self/environ", Host::environ_of({"RAILYARD_PORTS=50099-50000"})); },
+              "ports", "fail", "RAILYARD_PORTS='50099-50000' is not allowed", "RAILYARD_PORTS=first-last"},
+        Fault{"PortsOfOutgoingConnections",
+              [](const Host& h) {
+                h.write("proc/self/environ", Host::environ_of({"RAILYARD_PORTS=32000-33000"}));
+                h.write("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
+                h.write("proc/sys/net/ipv4/ip_local_reserved_ports", "8080\n");
+              },
+              "ports", "warn", "32768-60999", "ip_local_reserved_ports=32000-33000"},
+        Fault{"Congestion",
+              [](const Host& h) {
+                h.write("proc/self/environ", Host::environ_of({"RAILYARD_CONGESTION=bbr"}));
+                h.write("proc/sys/net/ipv4/tcp_available_congestion_control", "reno cubic\n");
+              },
+              "congestion", "fail", "the kernel has: reno cubic", "modprobe tcp_bbr"},
         Fault{"Iommu", [](const Host& h) { h.write("proc/cmdline", "root=/dev/sda1 intel_iommu=on\n"); }, "iommu",
               "warn", "translates", "iommu=pt"},
         Fault{"Governor",

@@ -45,6 +45,13 @@ TEST_F(RegistryTest, PeersEnginesClassesAndNumbersNeverShare) {
   EXPECT_EQ(registry_.find(key(1, 0, 0, 1)), nullptr);
 }
 
+TEST_F(RegistryTest, AServiceClassIsAMarkWhereItFitsOne) {
+  EXPECT_EQ(key(1, 0, 0, 0xb8).traffic_class(), 0xb8);
+  EXPECT_EQ(key(1, 0, 0, 0xbb).traffic_class(), 0xb8) << "the lower bits are ECN's";
+  for (const std::uint32_t none : {0U, 1U, 3U, 256U, 0xffffffb8U})
+    EXPECT_EQ(key(1, 0, 0, none).traffic_class(), 0) << none;
+}
+
 TEST_F(RegistryTest, APrivateRouteIsNeverJoined) {
   add(key(1, RouteKey::kPrivate), 10);
   EXPECT_EQ(registry_.find(key(1, RouteKey::kPrivate)), nullptr);

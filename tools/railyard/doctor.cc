@@ -12,6 +12,7 @@
 
 #include "base/bytes.hpp"
 #include "base/fd.hpp"
+#include "base/ports.hpp"
 #include "bootstrap/open.hpp"
 #include "commands.hpp"
 #include "doctor_checks.hpp"
@@ -55,27 +56,28 @@ std::string own_address() {
   return "127.0.0.1";
 }
 
-Listening listen_for_peers() {
-  Listening made;
-  made.socket = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in name{};
-  name.sin_family = AF_INET;
-  socklen_t length = sizeof name;
-  if (!made.socket || ::bind(made.socket.get(), reinterpret_cast<const sockaddr*>(&name), length) != 0 ||
-      ::listen(made.socket.get(), 128) != 0 ||
-      ::getsockname(made.socket.get(), reinterpret_cast<sockaddr*>(&name), &length) != 0)
-    return made;
-  made.address = fmt::format("{}:{}", own_address(), ntohs(name.sin_port));
-  return made;
+/// At a port of RAILYARD_PORTS, so that what the firewall lets through is what is tried.
+Result<Listening> listen_for_peers(const Settings& settings) {
+  constexpr int kBacklog = 128;
+  auto ports = PortRange::parse(settings.ports);
+  if (!ports) return std::move(ports.error());
+  sockaddr_storage name{};
+  name.ss_family = AF_INET;
+  auto socket = listen_within(*ports, name, sizeof(sockaddr_in), kBacklog,
+                              [] { return Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); });
+  if (!socket) return std::move(socket.error());
+  const auto port = ntohs(reinterpret_cast<const sockaddr_in&>(name).sin_port);
+  return Listening{std::move(*socket), fmt::format("{}:{}", own_address(), port)};
 }
 
 /// In a world: every rank tries to connect to every other.
 Result<void> check_ranks(const Settings& settings, int timeout_ms, Findings& out) {
   auto bootstrap = open_bootstrap(settings);
   if (!bootstrap) return std::move(bootstrap.error());
-  const Listening mine = listen_for_peers();
+  const auto mine = listen_for_peers(settings);
+  if (!mine) out.push_back({"ports", Verdict::fail, mine.error().message(), "Peers cannot connect to this rank.", ""});
   ByteWriter told;
-  told.text(mine.address);
+  told.text(mine ? mine->address : std::string());
   auto all = (*bootstrap)->allgather(told.bytes(), {});
   if (!all) return std::move(all.error());
   for (std::size_t rank = 0; rank < all->size(); ++rank) {
@@ -142,7 +144,9 @@ int run_doctor(const DoctorLine& line) {
   check_processors(host, findings);
   check_network(host, findings);
   check_rdma(host, findings);
-  for (const std::string& peer : line.peers) findings.push_back(check_peer(peer, line.timeout_ms));
+  const auto ports = PortRange::parse(settings.ports);
+  for (const std::string& peer : line.peers)
+    findings.push_back(check_peer(peer, line.timeout_ms, ports ? *ports : PortRange()));
   const bool in_world = host.is_this_host() && parsed && inside_a_world(settings);
   if (in_world) {
     if (auto met = check_ranks(settings, line.timeout_ms, findings); !met)

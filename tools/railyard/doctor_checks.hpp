@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/ports.hpp"
 #include "railyard/settings.hpp"
 
 namespace railyard::tool {
@@ -63,7 +64,7 @@ void check_variables(const HostFiles& host, Findings& out);
 /// Of the process that runs this: rails that can be opened, libraries, what they did to signals.
 void check_software(const HostFiles& host, const Settings& settings, Findings& out);
 
-/// Whether a connection to `peer` ("host", "host:port") is let through.
-Finding check_peer(const std::string& peer, int timeout_ms);
+/// Whether a connection to `peer` ("host", "host:port") is let through. `ports`: what rails listen at.
+Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& ports = {});
 
 }  // namespace railyard::tool

@@ -84,6 +84,55 @@ void check_routes(const HostFiles& host, Findings& out) {
   out.push_back(std::move(finding));
 }
 
+std::string variable(const HostFiles& host, std::string_view wanted) {
+  for (const auto& [name, value] : host.environment())
+    if (name == wanted) return value;
+  return {};
+}
+
+/// Ports that the kernel gives to outgoing connections are not always free to listen at.
+void check_ports(const HostFiles& host, Findings& out) {
+  const std::string wanted = variable(host, "RAILYARD_PORTS");
+  if (wanted.empty()) {
+    out.push_back({"ports", Verdict::ok, "the kernel chooses (RAILYARD_PORTS is not set)", "", ""});
+    return;
+  }
+  const auto range = PortRange::parse(wanted);
+  if (!range) {
+    out.push_back({"ports", Verdict::fail, range.error().message(), "No process starts with it.",
+                   "RAILYARD_PORTS=first-last, as in RAILYARD_PORTS=20000-20099"});
+    return;
+  }
+  Finding finding{"ports", Verdict::ok, fmt::format("RAILYARD_PORTS={}, {} of them", wanted, range->count()), "", ""};
+  std::istringstream in(host.read("proc/sys/net/ipv4/ip_local_port_range").value_or(""));
+  unsigned first = 0, last = 0;
+  const bool overlaps = in >> first >> last && range->first <= last && first <= range->last;
+  const std::string reserved = host.read("proc/sys/net/ipv4/ip_local_reserved_ports").value_or("");
+  if (overlaps && ("," + reserved + ",").find("," + range->text() + ",") == std::string::npos) {
+    finding.verdict = Verdict::warn;
+    finding.found += fmt::format("; the kernel gives {}-{} to outgoing connections", first, last);
+    finding.meaning = "Connections of any program may hold ports of the range: now and then none is left to listen at.";
+    finding.fix =
+        fmt::format("Take a range below {}, or sysctl -w net.ipv4.ip_local_reserved_ports={}", first, range->text());
+  }
+  out.push_back(std::move(finding));
+}
+
+void check_congestion(const HostFiles& host, Findings& out) {
+  const std::string wanted = variable(host, "RAILYARD_CONGESTION");
+  const std::string known = host.read("proc/sys/net/ipv4/tcp_available_congestion_control").value_or("");
+  Finding finding{"congestion", Verdict::ok, "RAILYARD_CONGESTION=" + wanted, "", ""};
+  if (wanted.empty()) {
+    finding.found = "the kernel's default (RAILYARD_CONGESTION is not set)";
+  } else if ((" " + known + " ").find(" " + wanted + " ") == std::string::npos) {
+    finding.verdict = Verdict::fail;
+    finding.found += fmt::format("; the kernel has: {}", known.empty() ? "unknown" : known);
+    finding.meaning = "No tcp rail can be opened.";
+    finding.fix = fmt::format("modprobe tcp_{}, or take one that is there", wanted);
+  }
+  out.push_back(std::move(finding));
+}
+
 struct Gid {
   int index = 0;
   std::string type;
@@ -106,11 +155,7 @@ std::vector<Gid> gids_of(const HostFiles& host, const std::string& port) {
   return gids;
 }
 
-std::optional<int> wanted_gid(const HostFiles& host) {
-  for (const auto& [name, value] : host.environment())
-    if (name == "RAILYARD_GID_INDEX") return whole_number(value);
-  return std::nullopt;
-}
+std::optional<int> wanted_gid(const HostFiles& host) { return whole_number(variable(host, "RAILYARD_GID_INDEX")); }
 
 void check_port(const HostFiles& host, const std::string& device, const std::string& number, Findings& out) {
   const std::string port = "sys/class/infiniband/" + device + "/ports/" + number;
@@ -188,6 +233,8 @@ void check_iommu(const HostFiles& host, Findings& out) {
 void check_network(const HostFiles& host, Findings& out) {
   check_routes(host, out);
   check_mtu(host, out);
+  check_ports(host, out);
+  check_congestion(host, out);
 }
 
 void check_rdma(const HostFiles& host, Findings& out) {

@@ -25,12 +25,13 @@ struct Target {
   bool named = false;  ///< somebody is said to listen there
 };
 
-Target parse_peer(const std::string& peer) {
+Target parse_peer(const std::string& peer, const PortRange& ports) {
   const std::size_t bracket = peer.find(']');
   const std::size_t colon = peer.rfind(':');
   const bool has_port =
       colon != std::string::npos && (bracket == std::string::npos ? peer.find(':') == colon : colon > bracket);
-  Target target{has_port ? peer.substr(0, colon) : peer, has_port ? peer.substr(colon + 1) : kAnyRailPort, has_port};
+  const std::string any = ports.any() ? kAnyRailPort : std::to_string(ports.last);
+  Target target{has_port ? peer.substr(0, colon) : peer, has_port ? peer.substr(colon + 1) : any, has_port};
   if (target.host.starts_with('[') && target.host.ends_with(']'))
     target.host = target.host.substr(1, target.host.size() - 2);
   return target;
@@ -51,8 +52,8 @@ int try_to_connect(const addrinfo& address, int timeout_ms) {
 
 }  // namespace
 
-Finding check_peer(const std::string& peer, int timeout_ms) {
-  const Target target = parse_peer(peer);
+Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& ports) {
+  const Target target = parse_peer(peer, ports);
   Finding finding{"peer", Verdict::ok, "", "", ""};
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -75,8 +76,9 @@ Finding check_peer(const std::string& peer, int timeout_ms) {
   } else {
     finding = {"peer", Verdict::fail, fmt::format("{}: {}", where, std::strerror(code)),
                "Ranks there and here cannot connect: a firewall drops it, or there is no route.",
-               "Open TCP ports 32768-60999 (net.ipv4.ip_local_port_range) and that of RAILYARD_RENDEZVOUS between the "
-               "hosts, both ways"};
+               fmt::format("Open TCP ports {} and that of RAILYARD_RENDEZVOUS between the hosts, both ways",
+                           ports.any() ? "32768-60999 (net.ipv4.ip_local_port_range, or those of RAILYARD_PORTS)"
+                                       : ports.text() + " (RAILYARD_PORTS)")};
   }
   return finding;
 }

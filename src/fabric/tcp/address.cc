@@ -13,7 +13,7 @@ namespace railyard::fabric::tcp {
 namespace {
 
 constexpr std::uint32_t kAddressMagic = 0x54415952;  // "RYAT"
-constexpr std::uint16_t kAddressVersion = 1;
+constexpr std::uint16_t kAddressVersion = 2;
 
 socklen_t length_of(int family) {
   if (family == AF_INET) return sizeof(sockaddr_in);
@@ -34,6 +34,13 @@ void Endpoint::set_port(std::uint16_t port) {
     reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = htons(port);
   else
     reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port);
+}
+
+void Endpoint::reach_from(const Endpoint& own) {
+  if (family() != AF_INET6 || own.family() != AF_INET6) return;
+  auto& six = reinterpret_cast<sockaddr_in6&>(storage);
+  if (IN6_IS_ADDR_LINKLOCAL(&six.sin6_addr))
+    six.sin6_scope_id = reinterpret_cast<const sockaddr_in6&>(own.storage).sin6_scope_id;
 }
 
 std::string Endpoint::text() const {

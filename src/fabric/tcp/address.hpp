@@ -29,6 +29,9 @@ struct Endpoint {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   int family() const { return storage.ss_family; }
   void set_port(std::uint16_t port);
+  /// An IPv6 address that is good on its own link only names the interface that it is reached by, which is `own`'s:
+  /// that of the peer has another number.
+  void reach_from(const Endpoint& own);
   /// "192.0.2.2" or "fd00::2", without the port.
   std::string text() const;
   std::span<const std::byte> bytes() const { return {reinterpret_cast<const std::byte*>(&storage), length}; }

@@ -144,9 +144,10 @@ void TcpRail::admit(Unproven& one) {
   drop(one);
   if (verdict != Verdict::accepted || !told) return;
   if (bound_) (void)bind_to_device(socket.get(), interface_.device);  // as its listener is
-  tune(socket.get(), unsent_);
+  tune(socket.get(), socket_options_, hello.tag.traffic_class);
   Connection& connection = add_connection(std::move(socket), Connection::Phase::standing);
   connection.peer = hello.from;
+  connection.leaves_host = leaves_host(connection.socket.get());
   seat_inbound(connection, hello.tag);
   activate(connection);
   // A link of ours that faces it need not connect any longer.

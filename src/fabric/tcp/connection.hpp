@@ -149,6 +149,7 @@ struct Connection {
   TcpLink* link = nullptr;         ///< ours that uses it
   std::optional<LinkTag> inbound;  ///< the peer's link that uses it
   bool binding = false;            ///< our link has asked and waits for the answer
+  bool leaves_host = false;        ///< its bytes go through the rail's device, not through loopback
   std::int64_t since = 0;          ///< of lingering, binding or connecting
   Transcript transcript;           ///< of a handshake that we began
 

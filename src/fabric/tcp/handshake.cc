@@ -10,7 +10,7 @@ namespace railyard::fabric::tcp {
 namespace {
 
 constexpr std::uint32_t kHandshakeMagic = 0x48545952;  // "RYTH"
-constexpr std::uint8_t kHandshakeVersion = 1;
+constexpr std::uint8_t kHandshakeVersion = 2;
 
 enum class Message : std::uint8_t { hello = 1, challenge, proof, verdict };
 
@@ -71,6 +71,7 @@ void pack_tag(const LinkTag& tag, std::span<std::byte, kTagBytes> bytes) {
   std::memcpy(bytes.data(), &tag.id, sizeof tag.id);
   std::memcpy(bytes.data() + sizeof tag.id, &tag.facing, sizeof tag.facing);
   std::memcpy(bytes.data() + sizeof tag.id + sizeof tag.facing, &tag.epoch, sizeof tag.epoch);
+  bytes.back() = static_cast<std::byte>(tag.traffic_class);
 }
 
 LinkTag parse_tag(std::span<const std::byte, kTagBytes> bytes) {
@@ -78,6 +79,7 @@ LinkTag parse_tag(std::span<const std::byte, kTagBytes> bytes) {
   std::memcpy(&tag.id, bytes.data(), sizeof tag.id);
   std::memcpy(&tag.facing, bytes.data() + sizeof tag.id, sizeof tag.facing);
   std::memcpy(&tag.epoch, bytes.data() + sizeof tag.id + sizeof tag.facing, sizeof tag.epoch);
+  tag.traffic_class = std::to_integer<std::uint8_t>(bytes.back());
   return tag;
 }
 

@@ -27,7 +27,7 @@ using LinkId = decltype(LinkTag::id);
 using Nonce = std::array<std::byte, 16>;
 
 /// Bytes of a tag on the wire.
-inline constexpr std::size_t kTagBytes = 2 * sizeof(LinkId) + sizeof(std::uint32_t);
+inline constexpr std::size_t kTagBytes = 2 * sizeof(LinkId) + sizeof(std::uint32_t) + sizeof(std::uint8_t);
 void pack_tag(const LinkTag& tag, std::span<std::byte, kTagBytes> bytes);
 LinkTag parse_tag(std::span<const std::byte, kTagBytes> bytes);
 

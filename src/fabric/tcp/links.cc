@@ -41,6 +41,7 @@ Result<RemoteId> TcpRail::connect(std::span<const std::byte> address, LinkTag ta
   if (!peer) return std::move(peer.error());
   if (peer->endpoint.family() != own_.endpoint.family())
     return Error(Status::invalid, name_ + ": a peer's rail has an address of the other IP version");
+  peer->endpoint.reach_from(interface_.address);
   TcpLink& link = take_slot();
   link.state = TcpLink::State::connecting;
   link.tag = tag;
@@ -95,6 +96,17 @@ bool TcpRail::leaves_by_own_device(const Endpoint& target) {
   return false;
 }
 
+/// What goes to an address of this host takes the loopback device, whatever the socket is bound to.
+bool TcpRail::leaves_host(int socket) const {
+  if (interface_.loopback) return false;
+  Endpoint peer;
+  peer.length = sizeof peer.storage;
+  if (::getpeername(socket, peer.get(), &peer.length) != 0) return false;
+  // Without the device that the socket is bound to, the kernel may name another one; loopback it names either way.
+  const auto device = device_of_route(own_.endpoint, peer);
+  return device && *device != "lo";
+}
+
 void TcpRail::start_connecting(TcpLink& link) {
   ++link.attempts;
   if (!leaves_by_own_device(link.peer.endpoint)) return lose(link, kOtherDevice, false);
@@ -103,7 +115,7 @@ void TcpRail::start_connecting(TcpLink& link) {
   if (bound_ && !bind_to_device(socket.get(), interface_.device)) return lose(link, errno, false);
   Endpoint source = interface_.address;  // port 0: the kernel's choice
   if (::bind(socket.get(), source.get(), source.length) != 0) return lose(link, errno, false);
-  tune(socket.get(), unsent_);
+  tune(socket.get(), socket_options_, link.tag.traffic_class);
   const int code = ::connect(socket.get(), link.peer.endpoint.get(), link.peer.endpoint.length);
   if (code != 0 && errno != EINPROGRESS) {
     const int error = errno;
@@ -192,6 +204,7 @@ void TcpRail::link_stands(TcpLink& link, Connection& connection) {
   connection.link = &link;
   link.connection = &connection;
   link.state = TcpLink::State::up;
+  connection.leaves_host = leaves_host(connection.socket.get());
   if (interface_.crowded) reached_.insert(link.peer.name);
   std::erase(attempting_, &link);
   activate(connection);

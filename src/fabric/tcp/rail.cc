@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "base/entropy.hpp"
 #include "base/log.hpp"
+#include "base/ports.hpp"
 #include "fabric/tcp/driver.hpp"
 #include "fabric/tcp/poll_set.hpp"
 #include "fabric/tcp/socket.hpp"
@@ -48,7 +49,7 @@ Result<std::unique_ptr<Rail>> TcpRail::open(const RailOffer& offer, const Interf
   can.line_rate = offer.line_rate;
   can.fencing = Fencing::exact;
   const double unsent = offer.line_rate * kUnsentSeconds;
-  rail->unsent_ =
+  rail->socket_options_.unsent =
       unsent == 0 ? kMostUnsent : static_cast<std::uint32_t>(std::clamp<double>(unsent, kLeastUnsent, kMostUnsent));
   if (auto opened = rail->open_parts(settings); !opened) return std::move(opened.error());
   return std::unique_ptr<Rail>(std::move(rail));
@@ -71,12 +72,11 @@ Result<void> TcpRail::open_parts(const Settings& settings) {
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   admission_set_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_ || !admission_set_) return set_up_error("make an epoll set");
-  listener_ = open_socket(interface_.address);
-  if (!listener_) return set_up_error("open a listening socket");
-  bound_ = !interface_.loopback && bind_to_device(listener_.get(), interface_.device);
-  if (!interface_.loopback && !bound_)
-    log_info(in_log(), "its sockets cannot be bound to the device ({}): the kernel's routes are asked instead",
-             std::strerror(errno));
+  constexpr std::uint64_t kBytesPerMegabit = 1'000'000 / 8;
+  socket_options_.traffic_class = static_cast<std::uint8_t>(settings.traffic_class);
+  socket_options_.pacing = settings.pacing_mbps * kBytesPerMegabit;
+  socket_options_.congestion = settings.congestion;
+  if (auto listens = open_listener(settings); !listens) return listens;
   static LogLimit limit(1, 60'000'000'000);
   if (const std::string wrong = settings_in_the_way(interface_); bound_ && !wrong.empty() && limit.allow(now_ns()))
     log_warn(
@@ -84,15 +84,11 @@ Result<void> TcpRail::open_parts(const Settings& settings) {
         "other NICs of this host are in its subnet and answer for its address, so packets arrive at the wrong "
         "one and links may not come about. `sysctl -w {}` on all hosts keeps them apart (or a subnet for each NIC)",
         wrong);
-  own_.endpoint = interface_.address;
-  if (::bind(listener_.get(), own_.endpoint.get(), own_.endpoint.length) != 0) return set_up_error("bind its address");
-  if (::listen(listener_.get(), kBacklog) != 0) return set_up_error("listen");
-  if (::getsockname(listener_.get(), own_.endpoint.get(), &own_.endpoint.length) != 0)
-    return set_up_error("get its port");
   if (!watch_fd(admission_set_.get(), listener_.get(), EPOLLIN, kListenerMark) ||
       !watch_fd(epoll_.get(), admission_set_.get(), EPOLLIN | EPOLLET, kAdmissionMark))
     return set_up_error("watch the listening socket");
   if (interface_.loopback) return {};
+  device_account_ = DeviceAccount::of(interface_.device);
   if (auto watch = LinkWatch::open(interface_.device)) {
     watch_ = std::move(*watch);
     (void)watch_fd(epoll_.get(), watch_->descriptor(), EPOLLIN | EPOLLET, kInterfaceMark);
@@ -100,6 +96,33 @@ Result<void> TcpRail::open_parts(const Settings& settings) {
     log_warn(in_log(), "{}; a dead interface is found by its silence", watch.error().text());
   }
   return {};
+}
+
+Result<void> TcpRail::open_listener(const Settings& settings) {
+  auto ports = PortRange::parse(settings.ports);
+  if (!ports) return std::move(ports.error());
+  own_.endpoint = interface_.address;
+  int refused = 0;
+  auto listener = listen_within(*ports, own_.endpoint.storage, own_.endpoint.length, kBacklog, [&] {
+    Fd socket = open_socket(interface_.address);
+    if (!socket || interface_.loopback) return socket;
+    bound_ = bind_to_device(socket.get(), interface_.device);
+    if (!bound_) refused = errno;
+    return socket;
+  });
+  if (!listener) {
+    return Error(listener.status(), fmt::format("{}: {}. `railyard info` lists other rails; RAILYARD_INTERFACES "
+                                                "chooses among them",
+                                                name_, listener.error().message()));
+  }
+  listener_ = std::move(*listener);
+  if (!interface_.loopback && !bound_)
+    log_info(in_log(), "its sockets cannot be bound to the device ({}): the kernel's routes are asked instead",
+             std::strerror(refused));
+  // Its answers to those who connect carry the mark, too.
+  mark_packets(listener_.get(), socket_options_.traffic_class);
+  if (socket_options_.congestion.empty()) return {};
+  return use_congestion_control(listener_.get(), socket_options_.congestion);
 }
 
 TcpRail::~TcpRail() { TcpRail::stop(); }
@@ -184,9 +207,26 @@ std::optional<Delivery> TcpRail::delivery(RemoteId remote) {
 void TcpRail::look_at_interface() {
   const auto usable = watch_ ? watch_->changed() : std::nullopt;
   if (!usable) return;
+  // New connections are bound by name; the listener is the one socket that stays.
+  if (*usable && bound_ && !still_bound(listener_.get(), interface_.device) &&
+      !bind_to_device(listener_.get(), interface_.device))
+    log_warn(
+        in_log(),
+        "{} was made anew, and the kernel does not let the listening socket move there ({}): this rail can connect, "
+        "but peers cannot connect to it (CAP_NET_RAW lets it move)",
+        interface_.device, std::strerror(errno));
   Event event;
   event.kind = *usable ? Event::Kind::rail_up : Event::Kind::rail_down;
   pending_.push(event);
+}
+
+void TcpRail::look_at_device_account() {
+  const auto disagrees = device_account_->add(std::exchange(unaccounted_, 0), connections_.size(), now_ns());
+  if (!disagrees) return;
+  log_warn(in_log(),
+           "of the last {} MB that rails on {} have sent, the kernel says that {} MB left by this NIC. Have routes or "
+           "rules changed? `ip route get ADDRESS from {}` shows the way to a peer, `ip -s link` who has the bytes",
+           disagrees->ours / 1'000'000, interface_.device, disagrees->kernels / 1'000'000, own_.endpoint.text());
 }
 
 Post TcpRail::fail(const char* operation, int error) {

@@ -15,7 +15,9 @@
 #include "fabric/link_watch.hpp"
 #include "fabric/pending.hpp"
 #include "fabric/tcp/connection.hpp"
+#include "fabric/tcp/device_account.hpp"
 #include "fabric/tcp/interface.hpp"
+#include "fabric/tcp/socket.hpp"
 
 namespace railyard::fabric::tcp {
 
@@ -97,6 +99,7 @@ class TcpRail final : public Rail {
 
   TcpRail() = default;
   Result<void> open_parts(const Settings& settings);
+  Result<void> open_listener(const Settings& settings);
   Error set_up_error(const char* step) const;
   Result<void> refuse_if_stopped() const;
   Post fail(const char* operation, int error);
@@ -123,6 +126,7 @@ class TcpRail final : public Rail {
   bool nobody_there(const TcpLink& link, int error) const;
   void return_contexts(TcpLink& link);
   bool leaves_by_own_device(const Endpoint& target);
+  bool leaves_host(int socket) const;
 
   // connections.cc
   Connection& add_connection(Fd socket, Connection::Phase phase);
@@ -195,6 +199,7 @@ class TcpRail final : public Rail {
   void look(std::size_t room);
   bool read_active(std::size_t room);
   void look_at_interface();
+  void look_at_device_account();
 
   Capabilities capabilities_;
   std::string name_;
@@ -204,7 +209,7 @@ class TcpRail final : public Rail {
   TcpRailAddress own_;
   std::vector<std::byte> job_key_;
   Secret admission_key_{};
-  std::uint32_t unsent_ = 0;
+  SocketOptions socket_options_;
   bool stopped_ = false;
   unsigned turn_ = 0;
   std::uint64_t epoll_looked_ = 0;  ///< ticks
@@ -243,6 +248,9 @@ class TcpRail final : public Rail {
   std::size_t receive_count_ = 0;
   PendingEvents pending_;
   OneSided one_sided_;
+
+  std::shared_ptr<DeviceAccount> device_account_;  ///< null on loopback
+  std::uint64_t unaccounted_ = 0;                  ///< bytes sent through the device that it does not know of yet
 };
 
 /// The machine's monotonic clock, in nanoseconds.

@@ -1,12 +1,16 @@
 #include "fabric/tcp/socket.hpp"
 
+#include <fmt/format.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
+#include <fstream>
 
 namespace railyard::fabric::tcp {
 
@@ -19,6 +23,18 @@ constexpr std::uint32_t kRecentlyMs = 3000;  ///< a keep-alive and two more may 
 void set_option(int socket, int level, int name, int value) {
   // Each of them makes things better; none is needed for them to be right.
   (void)::setsockopt(socket, level, name, &value, sizeof value);
+}
+
+bool set_congestion(int socket, const std::string& name) {
+  return ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size())) == 0;
+}
+
+/// The names in a file of the kernel's.
+std::string names_in(const char* path) {
+  std::ifstream file(path);
+  std::string names;
+  std::getline(file, names);
+  return names.empty() ? "unknown" : names;
 }
 
 /// A question to rtnetlink, put together in place.
@@ -51,9 +67,14 @@ Fd open_socket(const Endpoint& address) {
   return Fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
 }
 
-void tune(int socket, std::uint32_t unsent) {
+void tune(int socket, const SocketOptions& options, std::uint8_t traffic_class) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent));
+  set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(options.unsent));
+  mark_packets(socket, traffic_class == 0 ? options.traffic_class : traffic_class);
+  if (options.pacing != 0)
+    (void)::setsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &options.pacing, sizeof options.pacing);
+  // That the kernel has it was seen when the rail opened.
+  if (!options.congestion.empty()) (void)set_congestion(socket, options.congestion);
   // No TCP_USER_TIMEOUT: it would also end the connection to a process that is alive but does not read for so long.
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kKeepAliveSeconds);
@@ -61,9 +82,41 @@ void tune(int socket, std::uint32_t unsent) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
 }
 
+void mark_packets(int socket, std::uint8_t traffic_class) {
+  // Priorities above 6 need CAP_NET_ADMIN. The kernel's own table of classes knows nothing of DSCP, so this comes last.
+  constexpr int kMostPriority = 6;
+  constexpr unsigned kPrecedenceShift = 5;
+  if (traffic_class == 0) return;
+  set_option(socket, IPPROTO_IP, IP_TOS, traffic_class);
+  set_option(socket, IPPROTO_IPV6, IPV6_TCLASS, traffic_class);  // each fails on a socket of the other version
+  set_option(socket, SOL_SOCKET, SO_PRIORITY, std::min(traffic_class >> kPrecedenceShift, kMostPriority));
+}
+
+Result<void> use_congestion_control(int socket, const std::string& name) {
+  if (set_congestion(socket, name)) return {};
+  if (errno == EPERM)
+    return Error(Status::invalid,
+                 fmt::format("RAILYARD_CONGESTION={}: only root may use it here. Others may use: {}. `sysctl -w "
+                             "net.ipv4.tcp_allowed_congestion_control='... {}'` allows it",
+                             name, names_in("/proc/sys/net/ipv4/tcp_allowed_congestion_control"), name));
+  if (errno != ENOENT) return Error(Status::io, fmt::format("RAILYARD_CONGESTION={}: {}", name, std::strerror(errno)));
+  return Error(Status::invalid,
+               fmt::format("RAILYARD_CONGESTION={}: this kernel has no such congestion control. It "
+                           "has: {}. `modprobe tcp_{}` may bring it",
+                           name, names_in("/proc/sys/net/ipv4/tcp_available_congestion_control"), name));
+}
+
 bool bind_to_device(int socket, const std::string& device) {
   return ::setsockopt(socket, SOL_SOCKET, SO_BINDTODEVICE, device.c_str(), static_cast<socklen_t>(device.size() + 1)) ==
          0;
+}
+
+bool still_bound(int socket, const std::string& device) {
+  int index = 0;
+  socklen_t length = sizeof index;
+  // A kernel that cannot say (before 5.1) is taken at its word.
+  if (::getsockopt(socket, SOL_SOCKET, SO_BINDTOIFINDEX, &index, &length) != 0) return true;
+  return static_cast<unsigned>(index) == ::if_nametoindex(device.c_str());
 }
 
 std::optional<std::string> device_of_route(const Endpoint& source, const Endpoint& target) {

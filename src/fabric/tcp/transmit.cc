@@ -177,6 +177,7 @@ void TcpRail::flush(Connection& connection) {
       if (errno == EFAULT) return unreadable_source(connection);
       return end_connection(connection, errno);
     }
+    if (connection.leaves_host) unaccounted_ += static_cast<std::size_t>(sent);
     sent_bytes(connection, static_cast<std::size_t>(sent));
     budget -= std::min(budget, static_cast<std::size_t>(sent));
   }
@@ -226,6 +227,7 @@ void TcpRail::flush_dirty() {
   const std::size_t count = dirty_.size();
   for (std::size_t i = 0; i < count; ++i) flush(*dirty_[i]);
   dirty_.erase(dirty_.begin(), dirty_.begin() + static_cast<std::ptrdiff_t>(count));
+  if (unaccounted_ >= DeviceAccount::kWindowBytes) look_at_device_account();
 }
 
 void TcpRail::flush_owing() {

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "fabric/tcp_liveness.hpp"
 
@@ -24,18 +25,18 @@ Fd open_socket() { return Fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOC
 
 }  // namespace
 
-LivenessPort::LivenessPort(std::uint32_t ipv4) {
+Result<LivenessPort> LivenessPort::open(std::uint32_t ipv4, const PortRange& ports) {
   constexpr int kBacklog = 64;
-  if (ipv4 == 0) return;
-  Fd socket = open_socket();
-  sockaddr_in address = at(ipv4, 0);
-  socklen_t bytes = sizeof address;
-  if (!socket || ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
-      ::listen(socket.get(), kBacklog) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &bytes) != 0)
-    return;
-  socket_ = std::move(socket);
-  port_ = ntohs(address.sin_port);
+  LivenessPort made;
+  if (ipv4 == 0) return made;
+  const sockaddr_in wanted = at(ipv4, 0);
+  sockaddr_storage address{};
+  std::memcpy(&address, &wanted, sizeof wanted);
+  auto socket = listen_within(ports, address, sizeof wanted, kBacklog, &open_socket);
+  if (!socket) return std::move(socket.error());
+  made.socket_ = std::move(*socket);
+  made.port_ = ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  return made;
 }
 
 void LivenessPort::sweep() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/fd.hpp"
+#include "base/ports.hpp"
 #include "fabric/rail.hpp"
 
 namespace railyard::fabric::verbs {
@@ -14,8 +15,8 @@ namespace railyard::fabric::verbs {
 class LivenessPort {
  public:
   LivenessPort() = default;
-  /// Holds nothing where that cannot be.
-  explicit LivenessPort(std::uint32_t ipv4);
+  /// An IPv4 address of 0 has none: then it holds nothing.
+  static Result<LivenessPort> open(std::uint32_t ipv4, const PortRange& ports);
 
   std::uint16_t port() const { return port_; }
   /// Lets go of whoever connected.

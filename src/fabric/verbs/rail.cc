@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/entropy.hpp"
+#include "base/log.hpp"
 #include "fabric/verbs/driver.hpp"
 
 namespace railyard::fabric::verbs {
@@ -100,7 +101,12 @@ Result<void> VerbsRail::open_parts(const Settings& settings) {
   const char* step = "";
   int limit = -1;
   if (int code = connection_manager_.open(parts, step, limit)) return set_up_error(step, code, limit);
-  liveness_port_ = LivenessPort(ipv4_of(port_.gid));
+  auto ports = PortRange::parse(settings.ports);
+  if (!ports) return std::move(ports.error());
+  if (auto port = LivenessPort::open(ipv4_of(port_.gid), *ports))
+    liveness_port_ = std::move(*port);
+  else if (!ports->any())
+    log_warn(in_log(), "{}; a peer's death is found by its silence", port.error().message());
 
   std::uint64_t name = 0;
   if (auto filled = fill_random(std::as_writable_bytes(std::span(&name, 1))); !filled) return filled;
