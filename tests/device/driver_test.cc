@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <memory>
 
@@ -110,6 +111,48 @@ void exchange(bool atomics) {
       EXPECT_EQ(proxy.status().status(), Status::timeout);
       proxy.resume();
       must(proxy.status());
+      must(window.barrier());
+      must(proxy.close());
+    }
+    must(window.close());
+  });
+}
+
+/// Signals and counters in device memory: kernels read them there, and leave every change to the proxy.
+TEST(DeviceDriver, KernelsReadWordsInDeviceMemoryAndNeverWriteThem) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
+    const ProgramMemory words(16 * sizeof(std::uint64_t));
+    const std::span<std::uint64_t> all(reinterpret_cast<std::uint64_t*>(words.memory().data()), 16);
+    WindowOptions places;
+    places.signal_memory = all.first(8);
+    places.counter_memory = all.last(8);
+    auto window = must(Window::allocate(world, 4096, places));
+    DeviceOptions options = patient({.rings = 4});
+    options.device = 0;
+    options.host_atomics = true;
+    {
+      const ProgramMemory shared(DeviceProxy::device_bytes(window, options));
+      options.device_memory = shared.memory();
+      auto proxy = must(DeviceProxy::open(window, options));
+      const KernelView view(proxy.handle(), shared);
+      const device::Window kernel = view.window();
+      EXPECT_EQ(static_cast<const void*>(kernel.handle().signals), all.data());
+      EXPECT_EQ(static_cast<const void*>(kernel.handle().counters), all.data() + 8);
+      EXPECT_FALSE(kernel.handle().adds_counters);
+      EXPECT_EQ(kernel.handle().peers[world.rank()].signal_count, 0U);
+      const auto sent = device_pattern(2000, 1 + static_cast<std::uint64_t>(world.rank()));
+      for (const int to : {0, 1}) {
+        const std::size_t at = 2000 * static_cast<std::size_t>(world.rank());
+        EXPECT_TRUE(kernel.put_signal_counter(to, at, sent.data(), 2000, {3, 5}, {2, 1}).ok());
+      }
+      EXPECT_EQ(must(window.wait_signal(3, Comparison::equal, 10)), 10U);
+      EXPECT_EQ(must(window.wait_counter(2, 2)), 2U);
+      std::array<std::uint64_t, 16> seen{};
+      words.read(seen.data());
+      EXPECT_EQ(seen[3], 10U);
+      EXPECT_EQ(seen[8 + 2], 2U);
+      for (const std::uint64_t rank : {0, 1})
+        EXPECT_TRUE(device_holds(window, 2000 * rank, device_pattern(2000, 1 + rank)));
       must(window.barrier());
       must(proxy.close());
     }

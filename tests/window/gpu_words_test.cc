@@ -164,17 +164,19 @@ TEST(GpuWindowWords, AnAtomicFollowsItsPutsAndIsThereWhenItIsComplete) {
   static constexpr std::size_t kBytes = 300'000;
   run_processes(2, [](World& world, ProcessRendezvous& rendezvous) {
     const Gpu gpu;
-    slow_copies(gpu, 400);
-    const GpuMemory memory(gpu, kBytes + 8);
+    slow_copies(gpu, 8000);
+    const GpuMemory memory(gpu, 8 + 2 * kBytes);
     const GpuMemory source(gpu, kBytes);
     auto window = must(Window::adopt(world, span_of(memory)));
-    for (std::uint64_t round = 1; round <= 12; ++round) {
+    for (std::uint64_t round = 1; round <= 9; ++round) {
       const std::vector<std::byte> pattern(kBytes, static_cast<std::byte>(round));
       if (world.rank() == 0) {
         source.fill(pattern);
         must(window.put(1, 8, source.data(), kBytes));
         const auto ticket = must(window.atomic<std::uint64_t>(1, 0, round % 2 == 0 ? AtomicOp::add : AtomicOp::set,
                                                               round % 2 == 0 ? 1 : round));
+        // What lands while the word is under way does not pass it.
+        must(window.put(1, 8 + kBytes, source.data(), 1000));
         must(window.wait(ticket));
         rendezvous.notes[0].store(round);
       } else if (round % 3 == 0) {
