@@ -70,7 +70,7 @@ class Lane {
   struct Fetch {
     std::uint64_t value = 0;
     Window* window = nullptr;
-    Ticket ticket;
+    Ticket ticket{};
     int pe = 0;
     void* result = nullptr;
     std::uint64_t flag = 0;

@@ -13,6 +13,7 @@ struct SetUp {
   static void memory(const Start& start);
   static void misuse(const Start& start);
   static void again(const Start& start);
+  static void exit(const Start& start);
 };
 
 template <typename Transport>

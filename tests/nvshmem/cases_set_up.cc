@@ -140,7 +140,9 @@ void SetUp<Transport>::misuse(const Start& start) {
   none.handle = &zero;
   EXPECT(rma(abi::RmaOp::put, &none, &here, {8, 1, 1, 1}) == 1);
   none.handle = &pe.handle(0, pe.pe());
+  none.address = pe.chunk(0).data();  // where that memory is, so that nothing else is wrong with it
   EXPECT(rma(abi::RmaOp::put, &none, &here, {8, 1, 1, 1}) == 1);
+  none.address = there.address;
   abi::MemHandle changed = pe.handle(0, next);
   changed.bytes[4] = std::byte{9};
   none.handle = &changed;
@@ -188,6 +190,20 @@ void SetUp<Transport>::again(const Start& start) {
     EXPECT(!pe.is_loaded(), "the library stays in memory");
     EXPECT(pe.barrier());
   }
+}
+
+/// A program that forgets to finalize.
+template <typename Transport>
+void SetUp<Transport>::exit(const Start& start) {
+  auto* const pe = new Host(start);  // nothing of it ends
+  EXPECT(pe->begin());
+  const int next = (pe->pe() + 1) % pe->pes();
+  abi::FetchResult result{};
+  EXPECT(pe->amo(abi::AmoOp::fetch_add, {next, 8}, 3, 0, &result, 1) == 0);
+  EXPECT(pe->quiet_all() == 0);
+  EXPECT(pe->barrier());
+  std::fflush(nullptr);
+  std::exit(failures == 0 ? 0 : 1);  // with its handlers, while threads of the library run
 }
 
 template struct SetUp<abi::Transport3>;

@@ -26,7 +26,7 @@ constexpr Case kCases[] = {
     {CASE(Traffic, order), 2, 4, false},     {CASE(Traffic, signals), 2, 4, false},
     {CASE(Traffic, threads), 2, 2, false},   {CASE(SetUp, memory), 2, 2, false},
     {CASE(SetUp, misuse), 2, 2, false},      {CASE(Traffic, killed), 3, 2, true},
-    {CASE(SetUp, again), 2, 2, false},
+    {CASE(SetUp, again), 2, 2, false},       {CASE(SetUp, exit), 2, 2, false},
 };
 
 int usage() {
