@@ -59,7 +59,7 @@ TEST(ServiceClass, TheSocketsOfItsLinksCarryItAsTheirMark) {
   EXPECT_EQ(marks().count(kEf), 0u);
   const ChannelPair marked = connect(*a, *b, {.service_class = kEf});
   // Two rails, a connection for each, both of its ends here.
-  EXPECT_TRUE(eventually([] { return marks()[kEf] == 4 && marks()[kAf11] == 4; })) << marks()[kEf];
+  EXPECT_TRUE(eventually([&] { return marks()[kEf] == 4 && marks()[kAf11] == 4; })) << marks()[kEf];
 }
 
 TEST(ServiceClass, OneThatIsNoMarkHasThatOfTheSettings) {
