@@ -10,7 +10,6 @@
 
 #include "base/log.hpp"
 #include "base/store_barrier.hpp"
-#include "bootstrap/open.hpp"
 #include "window/assemble.hpp"
 #include "window/world_state.hpp"
 
@@ -149,22 +148,8 @@ Result<World> WorldAssembly::finish(std::span<const std::vector<std::byte>> all)
   return window_detail::WorldAccess::make(std::move(state));
 }
 
-Result<World> World::open(const WorldOptions& options) {
-  Result<Settings> from_environment =
-      options.settings != nullptr ? Result<Settings>(*options.settings) : Settings::from_environment();
-  if (!from_environment) return std::move(from_environment.error());
-  const Settings& settings = *from_environment;
-  apply_log_settings(settings);
-
-  std::unique_ptr<Bootstrap> owned;
-  Bootstrap* bootstrap = options.bootstrap;
-  if (bootstrap == nullptr) {
-    auto opened = open_bootstrap(settings);
-    if (!opened) return std::move(opened.error());
-    owned = std::move(*opened);
-    bootstrap = owned.get();
-  }
-  set_log_rank(bootstrap->rank());
+Result<World> open_world(const Settings& settings, Bootstrap& bootstrap) {
+  set_log_rank(bootstrap.rank());
 
   allow_waiting_for_stores();
   auto rails = fabric::open_rails(settings);
@@ -174,19 +159,18 @@ Result<World> World::open(const WorldOptions& options) {
   parts.settings = settings;
   parts.clock = clock.get();
   parts.rails = std::move(*rails);
-  parts.rank = bootstrap->rank();
-  parts.size = bootstrap->size();
+  parts.rank = bootstrap.rank();
+  parts.size = bootstrap.size();
   parts.identity = Identity::make();
   auto assembly = WorldAssembly::begin(std::move(parts));
   if (!assembly) return std::move(assembly.error());
   const auto deadline = Deadline::in(std::chrono::milliseconds(settings.bootstrap_timeout_ms));
-  auto contributions = bootstrap->allgather(assembly->contribution(), deadline);
+  auto contributions = bootstrap.allgather(assembly->contribution(), deadline);
   if (!contributions) return std::move(contributions.error());
   auto world = assembly->finish(*contributions);
   if (!world) return std::move(world.error());
-  WorldState& state = *world->state_;
-  state.owned_bootstrap = std::move(owned);
-  state.bootstrap = bootstrap;
+  WorldState& state = window_detail::WorldAccess::state(*world);
+  state.bootstrap = &bootstrap;
   state.owned_clock = std::move(clock);
   state.shares_memory = settings.shared_memory != "off";
   for (const fabric::Rail* rail : state.engine->rails()) {
