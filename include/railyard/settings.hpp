@@ -50,6 +50,7 @@ struct Settings {
   std::string telemetry = "on";     ///< RAILYARD_TELEMETRY: off, or a directory for the file that `top` reads
   std::string summary = "0";        ///< RAILYARD_SUMMARY: 1: what was moved is written to stderr at the end
   std::uint32_t stall_ms = 5000;    ///< RAILYARD_STALL_MS: a wait that takes longer is reported once; 0: never
+  std::string nccl_gin = "off";     ///< RAILYARD_NCCL_GIN: "on": the plugin offers NCCL one-sided operations, too
   std::string bootstrap;            ///< RAILYARD_BOOTSTRAP: tcp, pmix, single; empty: what the environment offers
   std::string rendezvous;           ///< RAILYARD_RENDEZVOUS: host:port or unix:/path where ranks meet
   std::string rendezvous_host = "rank0";  ///< RAILYARD_RENDEZVOUS_HOST: who serves it: rank0, or the launcher

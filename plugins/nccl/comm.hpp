@@ -17,7 +17,15 @@ namespace railyard::nccl {
 
 /// NCCL hands comms over as void*. The kind comes first in all of them, so that one in the wrong place is seen.
 struct Comm {
-  enum class Kind : std::uint32_t { listener = 0x4c595952, sender = 0x53595952, receiver = 0x52595952 };
+  enum class Kind : std::uint32_t {
+    listener = 0x4c595952,
+    sender = 0x53595952,
+    receiver = 0x52595952,
+    group_listener = 0x4b595952,
+    group = 0x47595952,
+    group_memory = 0x4d595952,
+    group_context = 0x43595952,
+  };
   Kind kind;
 };
 

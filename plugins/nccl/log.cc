@@ -40,7 +40,7 @@ void pass_on(LogLevel level, std::string_view line) {
   say(level_of(level), "", line);
 }
 
-nccl_result code_of(Status status) {
+nccl_result code_for(Status status) {
   switch (status) {
     case Status::ok:
       return NCCL_OK;
@@ -79,8 +79,10 @@ nccl_result fail(const char* call, const Error& error) noexcept {
   } catch (...) {  // no memory for the whole line: the word alone
     say(NCCL_LEVEL_WARN, call, to_string(error.status()));
   }
-  return code_of(error.status());
+  return code_of(error);
 }
+
+nccl_result code_of(const Error& error) noexcept { return code_for(error.status()); }
 
 nccl_result misuse(const char* call, const char* what) noexcept {
   say(NCCL_LEVEL_WARN, call, what);

@@ -16,6 +16,8 @@ void inform(std::string_view line);
 
 /// One WARN line with the error's own words, and the code that NCCL knows for it.
 nccl_result fail(const char* call, const Error& error) noexcept;
+/// The code alone.
+nccl_result code_of(const Error& error) noexcept;
 /// The same for a call that NCCL should not have made.
 nccl_result misuse(const char* call, const char* what) noexcept;
 

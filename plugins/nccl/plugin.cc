@@ -57,9 +57,8 @@ Result<void> Plugin::init(int abi_version, nccl_logger logger, nccl_profiler pro
   if (logger != nullptr) set_logger(logger);
   if (profiler != nullptr) profiler_ = profiler;
   if (!ready_) {
-    auto found = discover(abi_version);
+    auto found = discover(fmt::format("net plugin v{}", abi_version));
     if (!found) return found;
-    ready_ = true;
   }
   if (context == nullptr) return {};
   auto made = std::make_unique<InitContext>();
@@ -69,7 +68,21 @@ Result<void> Plugin::init(int abi_version, nccl_logger logger, nccl_profiler pro
   return {};
 }
 
-Result<void> Plugin::discover(int abi_version) {
+Result<bool> Plugin::init_one_sided(const char* table, nccl_logger logger) {
+  const std::lock_guard lock(mutex_);
+  if (logger != nullptr) set_logger(logger);
+  if (!ready_) {
+    auto found = discover(table);
+    if (!found) return std::move(found.error());
+  }
+  const bool wanted = settings_.nccl_gin == "on";
+  if (!std::exchange(one_sided_announced_, true))
+    inform(wanted ? fmt::format("{}: one-sided operations over all rails of a device", table)
+                  : std::string("GIN and RMA are not offered to NCCL (RAILYARD_NCCL_GIN=on offers them)"));
+  return wanted;
+}
+
+Result<void> Plugin::discover(const std::string& table) {
   auto settings = Settings::from_environment();
   if (!settings) return std::move(settings.error());
   apply_log_settings(*settings);
@@ -77,15 +90,15 @@ Result<void> Plugin::discover(int abi_version) {
   if (!devices) return std::move(devices.error());
   settings_ = std::move(*settings);
   devices_ = std::move(*devices);
-  announce(abi_version);
+  announce(table);
+  ready_ = true;
   return {};
 }
 
-void Plugin::announce(int abi_version) const {
+void Plugin::announce(const std::string& table) const {
   std::vector<std::string> devices;
   for (const auto& device : devices_) devices.push_back(device->description());
-  inform(fmt::format("Railyard {}, net plugin v{}. Rails: {}", RAILYARD_VERSION, abi_version,
-                     fmt::join(devices, "; next device: ")));
+  inform(fmt::format("Railyard {}, {}. Rails: {}", RAILYARD_VERSION, table, fmt::join(devices, "; next device: ")));
   inform(fmt::format("Peers on this host are reached through {}, others over all rails of a device together",
                      settings_.shared_memory == "off" ? "the rails (RAILYARD_SHARED_MEMORY=off)" : "shared memory"));
   inform(fmt::format("Settings: {}", changed_settings(settings_)));

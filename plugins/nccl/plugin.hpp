@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "abi.h"
@@ -52,6 +53,8 @@ class Plugin {
   /// without contexts.
   Result<void> init(int abi_version, nccl_logger logger, nccl_profiler profiler, const nccl_comm_config* config,
                     void** context);
+  /// The same for a GIN or RMA table, which `table` names. Whether the user wants it.
+  Result<bool> init_one_sided(const char* table, nccl_logger logger);
   /// Takes what is no context (any more), too: NCCL finalizes also what failed to init.
   void finalize(void* context);
 
@@ -74,14 +77,15 @@ class Plugin {
   friend class Hold;
   using Contexts = std::vector<std::unique_ptr<Context>>;
 
-  Result<void> discover(int abi_version);
-  void announce(int abi_version) const;
+  Result<void> discover(const std::string& table);
+  void announce(const std::string& table) const;
   void release(Device& device);
   /// Takes out the contexts that are not needed, for their end outside the lock.
   Contexts take_unused(bool ending);
 
   std::mutex mutex_;
   bool ready_ = false;
+  bool one_sided_announced_ = false;
   Settings settings_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<InitContext>> init_contexts_;

@@ -1,4 +1,6 @@
 /// The exported tables: one form of every call for each version of the ABI, generated from the calls themselves.
+#include "tables.hpp"
+
 #include <array>
 #include <concepts>
 
@@ -47,32 +49,7 @@ nccl_result properties_in(int device, Properties* properties) noexcept {
   nccl_properties_v12 all;
   if (const nccl_result result = get_properties(device, properties == nullptr ? nullptr : &all); result != NCCL_OK)
     return result;
-  *properties = Properties{};
-  properties->name = all.name;
-  properties->pciPath = all.pciPath;
-  properties->guid = all.guid;
-  properties->ptrSupport = all.ptrSupport;
-  properties->regIsGlobal = all.regIsGlobal;
-  properties->speed = all.speed;
-  properties->port = all.port;
-  properties->latency = all.latency;
-  properties->maxComms = all.maxComms;
-  properties->maxRecvs = all.maxRecvs;
-  properties->netDeviceType = all.netDeviceType;
-  properties->netDeviceVersion = all.netDeviceVersion;
-  if constexpr (requires { properties->vProps; }) {
-    properties->forceFlush = all.forceFlush;
-    properties->vProps.ndevs = all.vProps.ndevs;
-    properties->vProps.devs[0] = all.vProps.devs[0];
-    properties->maxP2pBytes = all.maxP2pBytes;
-    properties->maxCollBytes = all.maxCollBytes;
-  }
-  if constexpr (requires { properties->maxMultiRequestSize; })
-    properties->maxMultiRequestSize = all.maxMultiRequestSize;
-  if constexpr (requires { properties->railId; }) {
-    properties->railId = all.railId;
-    properties->planeId = all.planeId;
-  }
+  take_properties(*properties, all);
   return NCCL_OK;
 }
 
@@ -134,7 +111,7 @@ nccl_result receive_in(void* comm, int n, void** data, std::size_t* sizes, int* 
 template <typename Table>
 constexpr Table make_table() {
   Table table{};
-  table.name = "Railyard";
+  table.name = kName;
   table.init = init_in<kVersion<Table>>;
   table.devices = devices;
   table.getProperties = properties_in;
@@ -158,8 +135,6 @@ constexpr Table make_table() {
 }  // namespace
 
 }  // namespace railyard::nccl
-
-#define RAILYARD_EXPORT __attribute__((visibility("default"))) extern constinit const
 
 extern "C" {
 RAILYARD_EXPORT nccl_net_v8 ncclNetPlugin_v8 = railyard::nccl::make_table<nccl_net_v8>();

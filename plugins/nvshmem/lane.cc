@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "window/world_state.hpp"
+#include "window/assemble.hpp"
 
 namespace railyard::nvshmem {
 namespace {

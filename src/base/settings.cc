@@ -131,6 +131,10 @@ constexpr Descriptor kSettings[] = {
      "whether each context writes to stderr what it moved when it ends", 0, 0, "0 1"},
     {"RAILYARD_STALL_MS", &Settings::stall_ms, Kind::number,
      "a wait that takes longer logs once what it waits for, in milliseconds; 0: never", 0, UINT32_MAX},
+    {"RAILYARD_NCCL_GIN", &Settings::nccl_gin, Kind::choice,
+     "whether the NCCL plugin offers one-sided operations (GIN, RMA) beside its network; off: NCCL has those of its "
+     "own",
+     0, 0, "off on"},
     {"RAILYARD_BOOTSTRAP", &Settings::bootstrap, Kind::choice,
      "how ranks find each other; empty: what the environment offers", 0, 0, " tcp pmix single"},
     {"RAILYARD_RENDEZVOUS", &Settings::rendezvous, Kind::text,

@@ -49,9 +49,15 @@ std::vector<std::byte> own_name() {
   return {bytes.begin(), bytes.end()};
 }
 
+std::string all_addresses(const ClientOptions& options) {
+  std::string all = options.address.text();
+  for (const Address& other : options.others) all += ", " + other.text();
+  return all;
+}
+
 class Client final : public Bootstrap {
  public:
-  explicit Client(ClientOptions options) : options_(std::move(options)), where_(options_.address.text()) {}
+  explicit Client(ClientOptions options) : options_(std::move(options)), where_(all_addresses(options_)) {}
   ~Client() override {
     if (!core_) return;
     core_->leave();
@@ -117,7 +123,9 @@ class Client final : public Bootstrap {
     said_no_ = false;
     core_.reset();
     socket_error_.reset();
-    auto socket = connect_to(options_.address, std::min(deadline, after(clock_.now(), kAttemptNs)));
+    const std::size_t turn = attempts_++ % (options_.others.size() + 1);
+    const Address& address = turn == 0 ? options_.address : options_.others[turn - 1];
+    auto socket = connect_to(address, std::min(deadline, after(clock_.now(), kAttemptNs)));
     if (!socket) return std::move(socket.error());
     socket_ = std::move(*socket);
     Nonce nonce;
@@ -219,6 +227,7 @@ class Client final : public Bootstrap {
   std::optional<ClientCore> core_;
   std::optional<std::string> socket_error_;  ///< the connection is of no more use
   std::optional<Error> broken_;              ///< what ended this bootstrap
+  std::size_t attempts_ = 0;                 ///< to join: each tries the next address
   bool said_no_ = false;                     ///< the last attempt ended for a reason that will not pass
   std::array<std::byte, kReadBytes> buffer_;
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bootstrap/address.hpp"
 #include "railyard/bootstrap.hpp"
@@ -12,6 +13,7 @@ namespace railyard::bootstrap {
 
 struct ClientOptions {
   Address address;
+  std::vector<Address> others;  ///< further addresses of the same rendezvous, tried in turn with the first
   std::int32_t rank = 0;
   std::int32_t size = 1;
   std::string job_key;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bootstrap/client.hpp"
+#include "bootstrap/hosting.hpp"
 #include "bootstrap/pmix.hpp"
 #include "bootstrap/server.hpp"
 #include "bootstrap/single.hpp"
@@ -16,25 +17,6 @@ using namespace bootstrap;
 namespace {
 
 std::int64_t timeout_of(const Settings& settings) { return std::int64_t{settings.bootstrap_timeout_ms} * 1'000'000; }
-
-/// Rank 0's bootstrap where nobody else serves: the rendezvous lives as long as its client.
-class Hosting final : public Bootstrap {
- public:
-  Hosting(std::unique_ptr<Server> server, std::unique_ptr<Bootstrap> client)
-      : server_(std::move(server)), client_(std::move(client)) {}
-
-  int rank() const override { return client_->rank(); }
-  int size() const override { return client_->size(); }
-  Result<std::vector<std::vector<std::byte>>> allgather(std::span<const std::byte> mine, Deadline deadline) override {
-    return client_->allgather(mine, deadline);
-  }
-  Result<void> barrier(Deadline deadline) override { return client_->barrier(deadline); }
-  std::string describe() const override { return client_->describe(); }
-
- private:
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<Bootstrap> client_;  ///< destroyed first: it says good-bye to the server
-};
 
 Result<void> check_rendezvous_settings(const Settings& settings) {
   const auto missing = [](std::string_view name, std::string_view what) {
@@ -79,10 +61,7 @@ Result<std::unique_ptr<Bootstrap>> open_rendezvous(const Settings& settings) {
   options.wrong_key_ends = settings.wrong_key == "end";
   auto server = Server::open(options);
   if (!server) return Error(server.status(), "rank 0 cannot serve the rendezvous: " + server.error().message());
-  if (auto started = (*server)->start(); !started) return std::move(started.error());
-  auto own = open_client(client);
-  if (!own) return std::move(own.error());
-  return std::unique_ptr<Bootstrap>(std::make_unique<Hosting>(std::move(*server), std::move(*own)));
+  return open_hosting(std::move(*server), client);
 }
 
 }  // namespace

@@ -286,27 +286,41 @@ class Server::Loop {
 Server::Server(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 Server::~Server() = default;
 
-Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options) {
+namespace {
+
+Result<void> check_options(const ServerOptions& options) {
   if (options.size < 1 || options.size > kMostRanks) {
     return Error(Status::out_of_range, fmt::format("a job has 1 to {} ranks, not {}", kMostRanks, options.size));
   }
   if (options.job_key.empty()) {
     return Error(Status::invalid, "no job key: set RAILYARD_JOB_KEY to the same secret on every rank");
   }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options) {
+  if (auto checked = check_options(options); !checked) return std::move(checked.error());
   auto listener = listen_at(options.address, kBacklog);
   if (!listener) return std::move(listener.error());
+  return open(options, std::move(*listener));
+}
+
+Result<std::unique_ptr<Server>> Server::open(const ServerOptions& options, Listener listener) {
+  if (auto checked = check_options(options); !checked) return std::move(checked.error());
   Fd epoll(epoll_create1(EPOLL_CLOEXEC));
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll || !wake) return Error(Status::io, fmt::format("cannot serve a rendezvous: {}", std::strerror(errno)));
   ServerCoreOptions core;
   core.size = options.size;
   core.job_key = options.job_key;
-  core.where = listener->address.text();
+  core.where = listener.address.text();
   core.handshake_timeout_ns = options.handshake_timeout_ns;
   core.most_unauthenticated = options.most_unauthenticated;
   core.wrong_key_ends = options.wrong_key_ends;
   return std::unique_ptr<Server>(
-      new Server(std::make_unique<Loop>(std::move(*listener), std::move(epoll), std::move(wake), std::move(core))));
+      new Server(std::make_unique<Loop>(std::move(listener), std::move(epoll), std::move(wake), std::move(core))));
 }
 
 Result<void> Server::start() { return loop_->start(); }

@@ -23,6 +23,9 @@ class Server {
  public:
   /// Listens. Ranks may connect from now on; they are answered after `start`.
   static Result<std::unique_ptr<Server>> open(const ServerOptions& options);
+  /// The same over a socket that listens already: its address was told before the number of ranks was known. The
+  /// options' address is not used.
+  static Result<std::unique_ptr<Server>> open(const ServerOptions& options, Listener listener);
   /// Delivers what is on its way, closes every connection, removes its socket file.
   ~Server();
 

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 
 #include "base/bytes.hpp"
 #include "base/sha256.hpp"
+#include "fabric/ofi/interfaces.hpp"
 
 namespace railyard::message {
 
@@ -27,6 +29,12 @@ Error not_a_handle(std::string_view why) {
 }
 
 }  // namespace
+
+std::uint64_t machine_of_handles() {
+  const std::string word = fabric::ofi::machine_word();
+  const Digest digest = sha256(std::as_bytes(std::span(word)));
+  return ByteReader(digest).u64();
+}
 
 Handle make_handle(const HandleContents& contents) {
   const std::size_t count = std::min(contents.addresses.size(), kMostAddresses);

@@ -40,6 +40,9 @@ struct HandleContents {
   bool operator==(const HandleContents&) const = default;
 };
 
+/// What handles made here say of the machine.
+std::uint64_t machine_of_handles();
+
 /// As issued: no handshake yet. Addresses beyond the first four are left out.
 Handle make_handle(const HandleContents& contents);
 /// Believes nothing: `invalid` for bytes that are no handle, `version_mismatch` for another version's.

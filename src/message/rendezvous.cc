@@ -7,9 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/bytes.hpp"
-#include "base/sha256.hpp"
-#include "fabric/ofi/interfaces.hpp"
+#include "message/handle.hpp"
 #include "message/rendezvous_connectors.hpp"
 #include "message/rendezvous_inbound.hpp"
 #include "message/rendezvous_line.hpp"
@@ -21,18 +19,13 @@ namespace {
 /// How long a rendezvous that ends goes on sending what it owes.
 constexpr std::int64_t kDrainNs = 100'000'000;
 
-std::uint64_t machine_hash() {
-  const std::string word = fabric::ofi::machine_word();
-  const Digest digest = sha256(std::as_bytes(std::span(word)));
-  return ByteReader(digest).u64();
-}
-
 }  // namespace
 
 class Rendezvous::State {
  public:
   State(std::unique_ptr<EpollSet> watch, const Settings& settings)
-      : State(std::move(watch), settings, machine_hash(), std::int64_t{settings.bootstrap_timeout_ms} * 1'000'000) {}
+      : State(std::move(watch), settings, machine_of_handles(),
+              std::int64_t{settings.bootstrap_timeout_ms} * 1'000'000) {}
 
   ~State() {
     const std::int64_t until = watch_->now() + kDrainNs;

@@ -37,6 +37,9 @@ class WorldAssembly {
   WorldParts parts_;
 };
 
+/// A world over rails of its own, whose ranks meet by `bootstrap`, which must outlive it. Collective.
+Result<World> open_world(const Settings& settings, Bootstrap& bootstrap);
+
 class WindowAssembly {
  public:
   /// Over memory of its own. Local; an error is meant to be passed round too: see `contribution`.

@@ -1,8 +1,12 @@
-/// Opening a world whose ranks have yet to find each other. Apart from the rest: what brings its own bootstrap
-/// (plugins/nvshmem) links no launcher and no PMIx.
+/// World::open, apart from what it opens: it brings every way that ranks have to meet, PMIx too. What has a bootstrap of
+/// its own (plugins/nvshmem, plugins/nccl) calls open_world and links none of them.
 #include "bootstrap/open.hpp"
 
+#include <memory>
+#include <utility>
+
 #include "base/log.hpp"
+#include "window/assemble.hpp"
 #include "window/world_state.hpp"
 
 namespace railyard {
@@ -12,11 +16,12 @@ Result<World> World::open(const WorldOptions& options) {
       options.settings != nullptr ? Result<Settings>(*options.settings) : Settings::from_environment();
   if (!settings) return std::move(settings.error());
   if (options.bootstrap != nullptr) return open_world(*settings, *options.bootstrap);
+
   apply_log_settings(*settings);
-  auto opened = open_bootstrap(*settings);
-  if (!opened) return std::move(opened.error());
-  auto world = open_world(*settings, **opened);
-  if (world) world->state_->owned_bootstrap = std::move(*opened);
+  auto bootstrap = open_bootstrap(*settings);
+  if (!bootstrap) return std::move(bootstrap.error());
+  auto world = open_world(*settings, **bootstrap);
+  if (world) world->state_->owned_bootstrap = std::move(*bootstrap);
   return world;
 }
 

@@ -74,9 +74,6 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   std::unique_ptr<transport::ProgressThread> progress_thread_;
 };
 
-/// The world of ranks that meet through `bootstrap`, which outlives it.
-Result<World> open_world(const Settings& settings, Bootstrap& bootstrap);
-
 namespace window_detail {
 class WorldAccess {
  public:

@@ -46,6 +46,9 @@ _Noreturn void fail_at(const char *file, int line, const char *format, ...) __at
     CHECK(answer_ == NCCL_OK, "%s answered %d; last warning: %s", #call, answer_, last_warning()); \
   } while (0)
 
+/* Whose failures these are. */
+void name_rank(int number);
+
 /* ./test --long */
 bool given_long(void);
 uint64_t now_ns(void);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <numeric>
 
@@ -86,6 +87,37 @@ TEST_P(WindowTest, ASignalCoversEarlierPutsOnAllRails) {
       }
     }
     must(window.close());
+  });
+}
+
+/// All windows of a world share one sequence to each rank: what NCCL's signals, in memory of their own, rely on.
+TEST_P(WindowTest, AWordOfOneWindowCoversPutsIntoAnother) {
+  run_ranks(2, settings(), [](World& world) {
+    constexpr std::size_t kBytes = 1 << 20;
+    std::vector<std::byte> memory(kBytes);
+    auto data = must(Window::adopt(world, memory));
+    auto words = must(Window::allocate(world, 64));
+    auto& word = *reinterpret_cast<std::uint64_t*>(words.local().data());
+    Random sizes(11);
+    for (std::uint64_t round = 1; round <= 60; ++round) {
+      const auto sent = pattern(kBytes, round);
+      if (world.rank() == 0) {
+        for (std::size_t at = 0; at < kBytes;) {
+          const std::size_t bytes = std::min<std::size_t>(kBytes - at, 1 + sizes.below(200'000));
+          must(data.put(1, at, sent.data() + at, bytes));
+          at += bytes;
+        }
+        must(words.atomic<std::uint64_t>(1, 0, AtomicOp::add, 1));
+        must(data.wait_signal(0, Comparison::greater_equal, round));
+        must(data.quiet());
+      } else {
+        while (std::atomic_ref(word).load(std::memory_order_acquire) < round) world.progress();
+        EXPECT_EQ(std::memcmp(memory.data(), sent.data(), kBytes), 0) << "round " << round;
+        must(data.signal(0, {0, 1}));
+      }
+    }
+    must(data.close());
+    must(words.close());
   });
 }
 
