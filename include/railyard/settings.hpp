@@ -49,10 +49,12 @@ struct Settings {
   std::string log_format = "text";  ///< RAILYARD_LOG_FORMAT: text; json: an object for each message
   std::string telemetry = "on";     ///< RAILYARD_TELEMETRY: off, or a directory for the file that `top` reads
   std::string summary = "0";        ///< RAILYARD_SUMMARY: 1: what was moved is written to stderr at the end
-  std::uint32_t stall_ms = 5000;    ///< RAILYARD_STALL_MS: a wait that takes longer is reported once; 0: never
-  std::string nccl_gin = "off";     ///< RAILYARD_NCCL_GIN: "on": the plugin offers NCCL one-sided operations, too
-  std::string bootstrap;            ///< RAILYARD_BOOTSTRAP: tcp, pmix, single; empty: what the environment offers
-  std::string rendezvous;           ///< RAILYARD_RENDEZVOUS: host:port or unix:/path where ranks meet
+  std::string trace = "off";        ///< RAILYARD_TRACE: on, or a directory: what is done is recorded for `trace`
+  std::uint32_t trace_bytes = 16 * 1024 * 1024;  ///< RAILYARD_TRACE_BYTES: room for it; the newest is kept
+  std::uint32_t stall_ms = 5000;          ///< RAILYARD_STALL_MS: a wait that takes longer is reported once; 0: never
+  std::string nccl_gin = "off";           ///< RAILYARD_NCCL_GIN: "on": the plugin offers NCCL one-sided operations, too
+  std::string bootstrap;                  ///< RAILYARD_BOOTSTRAP: tcp, pmix, single; empty: what the environment offers
+  std::string rendezvous;                 ///< RAILYARD_RENDEZVOUS: host:port or unix:/path where ranks meet
   std::string rendezvous_host = "rank0";  ///< RAILYARD_RENDEZVOUS_HOST: who serves it: rank0, or the launcher
   std::string job_key;                    ///< RAILYARD_JOB_KEY: secret shared by the ranks of a job
   std::string wrong_key = "wait";         ///< RAILYARD_WRONG_KEY: end: a rank with another job key ends the job

@@ -129,6 +129,11 @@ constexpr Descriptor kSettings[] = {
      "file lies in, best in memory; on: /dev/shm"},
     {"RAILYARD_SUMMARY", &Settings::summary, Kind::choice,
      "whether each context writes to stderr what it moved when it ends", 0, 0, "0 1"},
+    {"RAILYARD_TRACE", &Settings::trace, Kind::text,
+     "whether operations, segments and events are recorded for `railyard trace`: off, on, or the directory (with a /) "
+     "that the file lies in, best in memory; on: /dev/shm"},
+    {"RAILYARD_TRACE_BYTES", &Settings::trace_bytes, Kind::size,
+     "how much of a trace is kept, in 64 bytes for each entry: the newest", 4 * kKilo, 2048 * kMega},
     {"RAILYARD_STALL_MS", &Settings::stall_ms, Kind::number,
      "a wait that takes longer logs once what it waits for, in milliseconds; 0: never", 0, UINT32_MAX},
     {"RAILYARD_NCCL_GIN", &Settings::nccl_gin, Kind::choice,
@@ -262,10 +267,11 @@ Result<void> check_together(const Settings& settings) {
     return Error(Status::invalid, fmt::format("RAILYARD_CHUNK_MIN={} is more than RAILYARD_CHUNK_MAX={}",
                                               settings.chunk_min, settings.chunk_max));
   }
-  if (settings.telemetry != "on" && settings.telemetry != "off" && settings.telemetry.find('/') == std::string::npos) {
+  for (const auto& [name, value] :
+       {std::pair("RAILYARD_TELEMETRY", &settings.telemetry), std::pair("RAILYARD_TRACE", &settings.trace)}) {
+    if (*value == "on" || *value == "off" || value->find('/') != std::string::npos) continue;
     return Error(Status::invalid,
-                 fmt::format("RAILYARD_TELEMETRY='{}' is not allowed; use on, off or a directory with a / in its path",
-                             settings.telemetry));
+                 fmt::format("{}='{}' is not allowed; use on, off or a directory with a / in its path", name, *value));
   }
   if (auto ports = PortRange::parse(settings.ports); !ports) return std::move(ports.error());
   if (settings.rank >= 0 && settings.size >= 0 && settings.rank >= settings.size) {

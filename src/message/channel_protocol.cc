@@ -43,6 +43,11 @@ bool ChannelState::advance() {
 /// Takes the requests that the user has posted.
 void ChannelState::take_calls() {
   while (const auto request = calls_.pop()) {
+    if ((*request)->trace != nullptr) [[unlikely]] {
+      using What = transport::EngineTrace::What;
+      (*request)->trace->message_begun(flow_, (*request)->sends ? What::send : What::receive, *request,
+                                       (*request)->bytes(), (*request)->traced_since);
+    }
     const bool hopeless = failed_.load(std::memory_order_relaxed) || ((*request)->sends && sends_end());
     if (hopeless || !prepare(**request)) {
       (*request)->forget_memory();

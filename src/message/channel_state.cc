@@ -57,6 +57,12 @@ void ChannelState::hand_over(Request* request) {
   request->tests = 0;
   request->pending_since = 0;
   request->told = false;
+  request->trace = nullptr;
+  if (engine_.trace().on()) [[unlikely]] {
+    request->trace = &engine_.trace();
+    request->traced_since = engine_.trace().now();
+    request->sizes = {};
+  }
   request->state.store(Request::State::posted, std::memory_order_relaxed);
   calls_.push(request);  // there is room for every request
   worker_->call(*this);
@@ -170,6 +176,8 @@ void ChannelState::watch_pending(Request& request) {
   if (limit == 0 || now - request.pending_since < limit || !engine_.clock().real()) return;
   request.told = true;
   if (auto* telemetry = engine_.telemetry()) telemetry->count_stall();
+  engine_.trace().event(
+      {.kind = transport::EngineTrace::Kind::stall, .more = static_cast<std::uint64_t>(now - request.pending_since)});
   log_warn("stalled for {:.1f} s in {}", static_cast<double>(now - request.pending_since) * 1e-9,
            describe_wait(request));
 }

@@ -73,6 +73,10 @@ Result<void> ContextState::start() {
   }
   if (const auto store = telemetry::Store::of_process(settings_))
     for (const auto& worker : workers_) worker->begin_publishing(settings_, store);
+  if (const auto trace = telemetry::Trace::of_process(settings_)) {
+    for (std::size_t i = 0; i < workers_.size(); ++i)
+      workers_[i]->engine().begin_tracing(trace, fmt::format("channels {}", i));
+  }
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     message::Worker& worker = *workers_[i];
     transport::ProgressThread::Options options;

@@ -10,6 +10,7 @@
 
 #include "memory/region.hpp"
 #include "railyard/channel.hpp"
+#include "transport/engine_trace.hpp"
 
 namespace railyard {
 
@@ -20,11 +21,17 @@ class Request {
   enum class State : std::uint8_t { free, posted, done, failed };
 
   /// Release: the bytes of the message, or that its source is free, go with it. Acquire in `finished`.
-  void finish() { state.store(State::done, std::memory_order_release); }
+  void finish() {
+    if (trace != nullptr) [[unlikely]]
+      end_trace(false);
+    state.store(State::done, std::memory_order_release);
+  }
   bool finished() const { return state.load(std::memory_order_acquire) == State::done; }
   /// It will never be done; its channel says why. What the user was told is done stays so.
   void fail() {
     State expected = State::posted;
+    if (trace != nullptr && state.load(std::memory_order_relaxed) == expected) [[unlikely]]
+      end_trace(true);
     state.compare_exchange_strong(expected, State::failed, std::memory_order_release, std::memory_order_relaxed);
   }
   enum class Verdict : std::uint8_t { pending, done, lost };
@@ -42,12 +49,22 @@ class Request {
     for (Slot& target : slots) target.region.reset();
   }
 
+  /// Bytes that it moves, or that there is room for.
+  std::uint64_t bytes() const {
+    std::uint64_t sum = message.size();
+    for (std::size_t slot = 0; !sends && slot < count; ++slot) sum += slots[slot].memory.size();
+    return sum;
+  }
+
   std::atomic<State> state{State::free};
   /// The engine's side still uses it although the user was told that it is done.
   std::atomic<bool> kept{false};
   bool sends = false;
   bool completion_optional = false;
   std::uint8_t count = 1;  ///< slots
+
+  const transport::EngineTrace* trace = nullptr;  ///< null: it is not traced
+  std::int64_t traced_since = 0;
 
   // The user's thread alone.
   bool told = false;        ///< that it takes long
@@ -79,6 +96,13 @@ class Request {
   Request* previous_open = nullptr;
 
   std::array<std::uint64_t, Channel::kMostSlots> sizes{};
+
+ private:
+  void end_trace(bool failed) const {
+    std::uint64_t sum = 0;
+    for (std::size_t slot = 0; slot < count && !failed; ++slot) sum += sizes[slot];
+    trace->message_ended(this, sum, failed);
+  }
 };
 
 }  // namespace railyard

@@ -29,9 +29,9 @@ bool take_number(std::string_view& text, Number& number) {
   return true;
 }
 
-bool parse_name(std::string_view name, Found& found) {
-  if (!name.starts_with(kFilePrefix)) return false;
-  name.remove_prefix(std::string_view(kFilePrefix).size());
+bool parse_name(std::string_view name, std::string_view prefix, Found& found) {
+  if (!name.starts_with(prefix)) return false;
+  name.remove_prefix(prefix.size());
   if (!take_number(name, found.pid) || found.pid <= 0 || !name.starts_with('.')) return false;
   name.remove_prefix(1);
   return take_number(name, found.started) && (name.empty() || name.front() == '.');
@@ -73,13 +73,13 @@ bool is_alive(const std::string& path, pid_t pid, std::uint64_t started) {
   return ::fcntl(file.get(), F_GETLK, &held) == 0 && held.l_type != F_UNLCK;
 }
 
-std::vector<Found> list(const std::string& directory) {
+std::vector<Found> list(const std::string& directory, std::string_view prefix) {
   std::vector<Found> all;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(directory.c_str()), ::closedir);
   if (folder == nullptr) return all;
   while (const dirent* const entry = ::readdir(folder.get())) {
     Found found;
-    if (!parse_name(entry->d_name, found)) continue;
+    if (!parse_name(entry->d_name, prefix, found)) continue;
     found.path = fmt::format("{}/{}", directory, entry->d_name);
     struct stat about {};
     if (::lstat(found.path.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
@@ -91,13 +91,13 @@ std::vector<Found> list(const std::string& directory) {
   return all;
 }
 
-std::size_t clean(const std::string& directory, bool all) {
+std::size_t clean(const std::string& directory, bool all, std::string_view prefix) {
   struct Dead {
     std::string path;
     std::int64_t written = 0;
   };
   std::vector<Dead> dead;
-  for (const Found& found : list(directory)) {
+  for (const Found& found : list(directory, prefix)) {
     if (found.alive) continue;
     struct stat about {};
     if (::lstat(found.path.c_str(), &about) != 0 || about.st_uid != ::geteuid()) continue;

@@ -1,10 +1,11 @@
-/// Where telemetry files lie, which there are, and when one goes.
+/// Where the files of processes lie, which there are, and when one goes.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace railyard::telemetry {
@@ -22,8 +23,8 @@ struct Found {
   std::uint64_t started = 0;
   bool alive = false;
 };
-/// Telemetry files of this user in a directory; of everybody for root.
-std::vector<Found> list(const std::string& directory);
+/// Files of this user in a directory whose names begin so; of everybody for root.
+std::vector<Found> list(const std::string& directory, std::string_view prefix = kFilePrefix);
 
 /// Whether the process that owns the file lives: it holds the file's lock, or it is in /proc with that start time.
 bool is_alive(const std::string& path, pid_t pid, std::uint64_t started);
@@ -32,6 +33,6 @@ std::uint64_t start_time(pid_t pid);
 
 /// Files of dead processes that may go: older than an hour, and the oldest where there are more than a few. `all`:
 /// every one. Returns how many went.
-std::size_t clean(const std::string& directory, bool all = false);
+std::size_t clean(const std::string& directory, bool all = false, std::string_view prefix = kFilePrefix);
 
 }  // namespace railyard::telemetry

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/fd.hpp"
+#include "telemetry/process_text.hpp"
 
 namespace railyard::telemetry {
 namespace {
@@ -21,15 +22,6 @@ constexpr std::uint32_t kMostWordsOfGroup = 1U << 16U;
 
 Error malformed(std::string_view what) {
   return Error(Status::invalid, fmt::format("not a telemetry file that can be read: {}", what));
-}
-
-/// As much text as there is, and no control characters: it goes to terminals.
-template <std::size_t Size>
-std::string text_of(const std::array<char, Size>& from) {
-  std::string text(from.data(), ::strnlen(from.data(), Size));
-  std::ranges::replace_if(
-      text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, '?');
-  return text;
 }
 
 /// Bytes of one structure, in a file that may have longer ones or end in the middle.

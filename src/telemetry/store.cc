@@ -1,21 +1,15 @@
 #include "telemetry/store.hpp"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <pthread.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 
-#include "base/file_limit.hpp"
 #include "base/log.hpp"
 #include "telemetry/files.hpp"
+#include "telemetry/process_text.hpp"
 #include "telemetry/reader.hpp"
 #include "telemetry/summary.hpp"
 
@@ -35,19 +29,6 @@ std::int64_t wall_clock() {
   return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
-template <std::size_t Size>
-void put_text(std::array<char, Size>& to, std::string_view text) {
-  to.fill('\0');
-  text.copy(to.data(), Size - 1);
-}
-
-std::string command_name() {
-  std::ifstream in("/proc/self/comm");
-  std::string name;
-  std::getline(in, name);
-  return name;
-}
-
 std::uint32_t words_of(const Field& field) { return field.kind == Kind::histogram ? Buckets::kWords : 1; }
 
 std::uint32_t words_of(const GroupSchema& group) {
@@ -57,7 +38,7 @@ std::uint32_t words_of(const GroupSchema& group) {
 }
 
 /// "key=value" with a tab between two; a value has neither of the two nor anything that is no text.
-std::string text_of(const Labels& labels) {
+std::string labels_text(const Labels& labels) {
   std::string text;
   for (const auto& [key, value] : labels) {
     if (!text.empty()) text += '\t';
@@ -68,45 +49,31 @@ std::string text_of(const Labels& labels) {
   return text;
 }
 
-/// A write lock on the whole file: of the process, not of its children, and gone with it however it ends.
-bool lock(int file) {
-  struct flock whole {};
-  whole.l_type = F_WRLCK;
-  whole.l_whence = SEEK_SET;
-  return ::fcntl(file, F_SETLK, &whole) == 0;
-}
-
-/// Stores with a mapping: for what a fork does to them, and for the end of the process.
+/// The stores of this process, guarded by the mutex of process files: for its end.
 class Living {
  public:
   static Living& instance() {
-    // Never destroyed: forks and contexts may come after the last static destructor. Not on the heap either: a plugin
-    // that is unloaded leaves nothing there.
+    // Neither destroyed nor on the heap: see ProcessFile.
     alignas(Living) static std::byte memory[sizeof(Living)];
     static Living* const living = new (memory) Living;
     return *living;
   }
-  std::mutex mutex;
   std::vector<Store*> stores;
   std::weak_ptr<Store> of_process;
   bool summary = false;
 
+  pid_t process = 0;  ///< whose `of_process` is: not its parent's
+  std::shared_ptr<Store> known() const { return process == ::getpid() ? of_process.lock() : nullptr; }
+
  private:
-  Living() {
-    ::pthread_atfork([] { instance().mutex.lock(); }, [] { instance().mutex.unlock(); },
-                     [] {
-                       for (Store* store : instance().stores) store->leave_to_parent();
-                       instance().of_process.reset();
-                       instance().mutex.unlock();
-                     });
-  }
+  Living() = default;
 };
 
 /// A process that exits with its contexts open leaves no file either.
 struct AtExit {
   ~AtExit() {
     Living& living = Living::instance();
-    const std::scoped_lock hold(living.mutex);
+    const std::scoped_lock hold(ProcessFile::mutex());
     for (Store* store : living.stores) {
       if (living.summary) print_summary(store->copy());
       store->remove_file();
@@ -126,73 +93,40 @@ std::shared_ptr<Store> Store::of_process(const Settings& settings) {
   static const AtExit at_exit;
   Living& living = Living::instance();
   {
-    const std::scoped_lock hold(living.mutex);
+    const std::scoped_lock hold(ProcessFile::mutex());
     living.summary |= summary;
-    if (auto known = living.of_process.lock()) return known;
+    if (auto known = living.known()) return known;
   }
   auto made = open(settings.telemetry == "off" ? "" : directory_of(settings.telemetry));
-  const std::scoped_lock hold(living.mutex);
-  if (auto known = living.of_process.lock()) return known;  // another thread was faster; ours goes
+  const std::scoped_lock hold(ProcessFile::mutex());
+  if (auto known = living.known()) return known;  // another thread was faster; ours goes
   living.of_process = made;
+  living.process = ::getpid();
   return made;
 }
 
 std::shared_ptr<Store> Store::open(const std::string& directory) {
   std::shared_ptr<Store> store(new Store);
-  store->process_ = ::getpid();
-  if (directory.empty() || !store->map_file(directory)) store->map_memory();
-  if (store->memory_ == nullptr) return nullptr;
+  bool in_file = false;
+  if (!directory.empty()) {
+    clean(directory);
+    const auto created = store->file_.create(directory, kFilePrefix, kBytes);
+    if (!created) log_info("no telemetry for others to read: {}", created.error().message());
+    in_file = static_cast<bool>(created);
+  }
+  if (!in_file && !store->file_.map_memory(kBytes)) return nullptr;
   store->fill();
   Living& living = Living::instance();
-  const std::scoped_lock hold(living.mutex);
+  const std::scoped_lock hold(ProcessFile::mutex());
   living.stores.push_back(store.get());
   return store;
 }
 
-bool Store::map_file(const std::string& directory) {
-  clean(directory);
-  const std::uint64_t started = start_time(::getpid());
-  for (int attempt = 0; attempt < 8; ++attempt) {
-    path_ = fmt::format("{}/{}{}.{}{}", directory, kFilePrefix, ::getpid(), started,
-                        attempt == 0 ? "" : fmt::format(".{}", attempt));
-    file_ = Fd(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (file_ || errno != EEXIST) break;
-  }
-  int failure = errno;
-  if (file_) {
-    // All of its memory now: a full file system is an answer here, and a bus error later.
-    failure = longer_than_allowed(kBytes) ? EFBIG
-              : lock(file_.get())         ? ::posix_fallocate(file_.get(), 0, kBytes)
-                                          : errno;
-    if (failure == 0) {
-      void* const mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-      if (mapped != MAP_FAILED) {
-        memory_ = static_cast<std::byte*>(mapped);
-        bytes_ = kBytes;
-        return true;
-      }
-      failure = errno;
-    }
-    ::unlink(path_.c_str());
-    file_.reset();
-  }
-  log_info("no telemetry for others to read: {}: {}", path_, std::strerror(failure));
-  path_.clear();
-  return false;
-}
-
-void Store::map_memory() {
-  void* const mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return;
-  memory_ = static_cast<std::byte*>(mapped);
-  bytes_ = kBytes;
-}
-
 void Store::fill() {
-  auto* const head = new (memory_) Header;
+  auto* const head = new (file_.data()) Header;
   head->version = kVersion;
-  head->bytes = static_cast<std::uint32_t>(bytes_);
-  head->pid = static_cast<std::uint32_t>(process_);
+  head->bytes = static_cast<std::uint32_t>(kBytes);
+  head->pid = static_cast<std::uint32_t>(::getpid());
   head->started = start_time(::getpid());
   head->opened = wall_clock();
   head->groups_at = kGroupsAt;
@@ -204,12 +138,10 @@ void Store::fill() {
   head->record_bytes = sizeof(RecordEntry);
   head->most_records = kMostRecords;
   head->words = kMostWords;
-  std::array<char, 64> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  put_text(head->host, host.data());
+  put_text(head->host, host_name());
   put_text(head->command, command_name());
-  auto* group_entry = reinterpret_cast<GroupEntry*>(memory_ + kGroupsAt);
-  auto* field_entry = reinterpret_cast<FieldEntry*>(memory_ + kFieldsAt);
+  auto* group_entry = reinterpret_cast<GroupEntry*>(file_.data() + kGroupsAt);
+  auto* field_entry = reinterpret_cast<FieldEntry*>(file_.data() + kFieldsAt);
   for (const GroupSchema& group : schema()) {
     put_text(group_entry->name, group.name);
     group_entry->words = words_of(group);
@@ -237,38 +169,20 @@ void Store::fill() {
 }
 
 Store::~Store() {
-  {
-    Living& living = Living::instance();
-    const std::scoped_lock hold(living.mutex);
-    std::erase(living.stores, this);
-    if (living.stores.empty()) std::vector<Store*>().swap(living.stores);
-    if (living.of_process.expired()) living.of_process.reset();
-    remove_file();
-  }
-  if (memory_ != nullptr) ::munmap(memory_, bytes_);
+  Living& living = Living::instance();
+  const std::scoped_lock hold(ProcessFile::mutex());
+  std::erase(living.stores, this);
+  if (living.stores.empty()) std::vector<Store*>().swap(living.stores);
+  if (living.of_process.expired()) living.of_process.reset();
+  remove_file();
 }
-
-void Store::remove_file() {
-  if (!path_.empty() && ours()) ::unlink(path_.c_str());
-  path_.clear();
-}
-
-/// In a child: what it does from now on is its own, in memory of its own at the same address.
-void Store::leave_to_parent() {
-  file_.reset();
-  path_.clear();
-  // Where that fails the child goes on in its parent's counters: wrong figures, and nothing worse.
-  (void)::mmap(memory_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-}
-
-bool Store::ours() const { return ::getpid() == process_; }
 
 RecordEntry& Store::entry(std::uint32_t index) const {
-  return *reinterpret_cast<RecordEntry*>(memory_ + kRecordsAt + index * sizeof(RecordEntry));
+  return *reinterpret_cast<RecordEntry*>(file_.data() + kRecordsAt + index * sizeof(RecordEntry));
 }
 
 std::atomic<std::uint64_t>* Store::words(std::uint32_t at) const {
-  return reinterpret_cast<std::atomic<std::uint64_t>*>(memory_ + kValuesAt) + at;
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(file_.data() + kValuesAt) + at;
 }
 
 Record Store::add(Group group, const Labels& labels) {
@@ -291,7 +205,7 @@ Record Store::add(Group group, const Labels& labels) {
   }
   const std::uint32_t generation = found->generation.load(std::memory_order_relaxed) + 1;
   found->changed.store(generation, std::memory_order_seq_cst);
-  put_text(found->labels, text_of(labels));
+  put_text(found->labels, labels_text(labels));
   record.words_ = words(found->at);
   for (std::uint32_t i = 0; i < wanted; ++i) record.words_[i].store(0, std::memory_order_relaxed);
   // Release: whoever sees it in use sees its labels.
@@ -317,11 +231,11 @@ void Store::published() { header().published.store(wall_clock(), std::memory_ord
 
 std::vector<std::byte> Store::copy() const {
   const std::scoped_lock hold(mutex_);
-  std::vector<std::byte> copied(bytes_);
+  std::vector<std::byte> copied(file_.size());
   // Word by word: others go on counting meanwhile.
-  for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes_; at += sizeof(std::uint64_t)) {
-    const std::uint64_t word =
-        std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(memory_ + at)).load(std::memory_order_relaxed);
+  for (std::size_t at = 0; at + sizeof(std::uint64_t) <= file_.size(); at += sizeof(std::uint64_t)) {
+    const std::uint64_t word = std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(file_.data() + at))
+                                   .load(std::memory_order_relaxed);
     std::memcpy(copied.data() + at, &word, sizeof word);
   }
   return copied;

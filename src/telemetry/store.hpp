@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/fd.hpp"
 #include "railyard/settings.hpp"
 #include "telemetry/layout.hpp"
+#include "telemetry/process_file.hpp"
 #include "telemetry/schema.hpp"
 
 namespace railyard::telemetry {
@@ -89,31 +89,23 @@ class Store : public std::enable_shared_from_this<Store> {
   std::uint32_t next_context() { return contexts_.fetch_add(1, std::memory_order_relaxed); }
 
   /// Empty: the records lie in plain memory.
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   /// What a reader would see now.
   std::vector<std::byte> copy() const;
 
-  // For the end of the process and its children.
-  void remove_file();
-  void leave_to_parent();
+  /// For the end of the process.
+  void remove_file() { file_.remove(); }
 
  private:
   friend class Record;
   Store() = default;
-  bool ours() const;
-  bool map_file(const std::string& directory);
-  void map_memory();
   void fill();
   void give_back(RecordEntry& entry);
-  Header& header() const { return *reinterpret_cast<Header*>(memory_); }
+  Header& header() const { return *reinterpret_cast<Header*>(file_.data()); }
   RecordEntry& entry(std::uint32_t index) const;
   std::atomic<std::uint64_t>* words(std::uint32_t at) const;
 
-  std::byte* memory_ = nullptr;
-  std::size_t bytes_ = 0;
-  Fd file_;  ///< holds the lock that says that its owner lives
-  std::string path_;
-  std::int64_t process_ = 0;
+  ProcessFile file_;
   std::atomic<std::uint32_t> contexts_{0};
 
   mutable std::mutex mutex_;  ///< of the entries: who has which

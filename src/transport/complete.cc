@@ -13,6 +13,7 @@ void Engine::leave_flight(Segment& segment, bool delivered) {
   Flow& flow = *segment.operation->flow;
   Link& link = flow.route->links[segment.link];
   Share& share = flow.shares[segment.link];
+  trace_.left(segment, link, delivered);
   if (segment.operation->kind == Operation::Kind::frame || segment.voided) {
     link.frame_done();
     --share.frames;
@@ -86,6 +87,7 @@ void Engine::finish_operation(Operation* operation) {
     count_outstanding(flow, -static_cast<std::int64_t>(operation->number - before));
     counts_.operations_completed += operation->number - before;
     sampler_.completed(flow, operation->number);
+    trace_.completed(flow, operation->number);
     if (flow.inbox != nullptr) flow.inbox->on_completed();
   }
 }
@@ -137,6 +139,7 @@ void Engine::fail_flow(Flow& flow, Error error) {
   // Release: whoever sees `failed` sees the error.
   flow.failed.store(true, std::memory_order_release);
   any_failed_.store(true, std::memory_order_release);
+  trace_.flow_ended(flow);
   if (flow.direct.load(std::memory_order_relaxed)) finish_handshake(*flow.route);
   flow.sender.end([this](Segment* waiting) { give_up_segment(waiting); },
                   [this](Segment* unacknowledged) {

@@ -413,6 +413,11 @@ void Engine::begin_publishing(EngineTelemetry::Parts parts) {
   publish();
 }
 
+void Engine::begin_tracing(std::shared_ptr<telemetry::Trace> trace, const std::string& context) {
+  trace_.begin(std::move(trace), context, rails(), *clock_);
+  if (trace_.on()) sampler_.want_all();
+}
+
 void Engine::publish() {
   publish_at_ = telemetry_->publish(*this);
   sampler_.refresh();

@@ -28,6 +28,7 @@
 #include "railyard/world.hpp"
 #include "transport/device_words.hpp"
 #include "transport/engine_telemetry.hpp"
+#include "transport/engine_trace.hpp"
 #include "transport/exposed_region.hpp"
 #include "transport/flow.hpp"
 #include "transport/latency_sampler.hpp"
@@ -248,11 +249,14 @@ class Engine {
   /// From now on passes publish what the engine counts; its user ends that before anything that `more` uses goes.
   void begin_publishing(EngineTelemetry::Parts parts);
   void end_publishing();
+  /// From now on all that the engine does is recorded. Before anything is submitted.
+  void begin_tracing(std::shared_ptr<telemetry::Trace> trace, const std::string& context);
 
   // ---- Without the progress lock ----
 
   /// Null: nothing is published. Stays what it is between the two calls above.
   EngineTelemetry* telemetry() const { return telemetry_.get(); }
+  const EngineTrace& trace() const { return trace_; }
 
   /// Whether a slot was ever given out under that number.
   bool slot_known(const Ticket& ticket) const { return ticket.slot - 1 < kSlots && slots_.was_taken(ticket.number); }
@@ -343,7 +347,12 @@ class Engine {
   Operation* queue_frame(Flow& flow);
   Operation* queue_operation(Flow& flow, Operation::Kind kind);
   Operation* queue_bulk(Flow& flow, Operation::Kind kind, const Bulk& bulk);
-  std::uint64_t count_submission(Flow& flow);
+  using What = telemetry::TraceOperation;
+  std::uint64_t count_submission(Flow& flow, What what, std::uint64_t bytes);
+  void count_slot(Flow& flow, std::uint32_t slot, What what, std::uint64_t bytes);
+  [[gnu::noinline, gnu::cold]] void note_submission(const Flow& flow, std::uint64_t number, What what,
+                                                    std::uint64_t bytes);
+  [[gnu::noinline, gnu::cold]] void note_slot(const Flow& flow, std::uint32_t slot, What what, std::uint64_t bytes);
   void count_outstanding(Flow& flow, std::int64_t change);
   template <typename Append>
   bool queue_write(Flow& flow, const Bulk& bulk, bool with_frame, Append&& append, std::uint64_t& number);
@@ -586,6 +595,7 @@ class Engine {
   std::unique_ptr<EngineTelemetry> telemetry_;
   std::int64_t publish_at_ = INT64_MAX;
   LatencySampler sampler_;
+  EngineTrace trace_;
 
   Waiting waiting_;
   bool nudge_due_ = false;  ///< once what is being submitted has left

@@ -57,6 +57,8 @@ void Engine::on_rail_state(std::size_t rail, bool down) {
   RailState& state = rail_states_[rail];
   if (state.down == down) return;
   state.down = down;
+  trace_.event({.kind = down ? EngineTrace::Kind::rail_down : EngineTrace::Kind::rail_up,
+                .rail = static_cast<std::uint16_t>(rail)});
   log_warn(rails_[rail]->in_log(), "its interface is {}", down ? "down" : "up again");
   if (!down) return;
   for (const auto& route : registry_.routes()) {
@@ -123,6 +125,7 @@ void Engine::leave(Route& route, Link& link, LossCause cause, const std::string&
   // With nothing left, the next attempt cannot wait.
   health.next_try = beat_ + (left > 0 ? health.back_off : 0);
   ++counts_.links_lost;
+  trace_.event({EngineTrace::Kind::link_down, route.peer, link.rail(), static_cast<std::uint8_t>(cause), 0, waiting});
   watch(route);
   const std::string news = fmt::format("link to {} is down ({}); {} segments to move, {} of {} links left", route.who,
                                        reason, waiting, left, route.links.size());
@@ -177,6 +180,7 @@ void Engine::release_fenced(Flow& flow, Link& link, const wire::FencedBody& repo
     if (link.health.doubtful) note_fault(missing);
     queue_again(flow, missing);
   });
+  trace_.event({EngineTrace::Kind::fenced, flow.peer, link.rail(), 0, report.next, flow.sender.replay().size()});
   log_info(rails_[link.rail()]->in_log(), "{} has shut out the dead link: {} segments to send again", flow.route->who,
            flow.sender.replay().size());
 }
@@ -282,6 +286,10 @@ void Engine::announce_return(Route& route, Link& link) {
   health.unwanted = 0;
   health.since = health.delivered_since = beat_;
   ++counts_.links_rejoined;
+  trace_.event({.kind = EngineTrace::Kind::link_up,
+                .peer = route.peer,
+                .rail = link.rail(),
+                .more = static_cast<std::uint64_t>(beat_ - health.lost_at)});
   const std::string news = fmt::format("link to {} is back after {:.3f} s, in epoch {}", route.who,
                                        static_cast<double>(beat_ - health.lost_at) * 1e-9, health.epoch + 1);
   const LogRail rail = rails_[link.rail()]->in_log();

@@ -224,6 +224,8 @@ void Engine::note_stall(Route& route, std::int64_t silence) {
   route.concerned_since = 0;
   if (silence < peer_timeout_ / 2 || std::exchange(route.stalled, true)) return;
   ++counts_.peers_stalled;
+  trace_.event(
+      {.kind = EngineTrace::Kind::peer_stalled, .peer = route.peer, .more = static_cast<std::uint64_t>(silence)});
   log_warn("{} is stalled: no answer for {:.1f} s, but its process lives; what waits for it waits on", route.who,
            static_cast<double>(silence) * 1e-9);
 }
@@ -313,6 +315,7 @@ void Engine::suspect(Route& route, Link& link) {
   if (link.health.on(LinkEvent::late) != LinkAction::probe) return;
   if (link.health.state != before) {
     ++counts_.links_suspected;
+    trace_.event({EngineTrace::Kind::link_suspect, route.peer, link.rail()});
     log_info(rails_[link.rail()]->in_log(), "{} is late ({} ms): asking all links", route.who,
              link.deadline(deadline_floor_) / 1'000'000);
   }

@@ -24,6 +24,11 @@ class LatencySampler {
     next_ = 1;
   }
   void stop() { clock_ = nullptr; }
+  /// Every operation is due: somebody else wants to see each of them.
+  void want_all() {
+    every_ = 1;
+    next_ = 1;
+  }
 
   /// Whether the operation that is being submitted is the one to sample: asked once for each.
   bool due() { return --next_ == 0; }
@@ -34,10 +39,7 @@ class LatencySampler {
       end(sequenced_);
   }
   /// One that completes out of sequence.
-  void took(std::uint32_t slot, const void* slots, Kind kind) {
-    if (due()) [[unlikely]]
-      begin(in_slot_, slots, slot, kind);
-  }
+  void took(std::uint32_t slot, const void* slots, Kind kind) { begin(in_slot_, slots, slot, kind); }
   void ended(std::uint32_t slot) {
     if (in_slot_.what != nullptr && in_slot_.number == slot) [[unlikely]]
       end(in_slot_);
@@ -68,7 +70,7 @@ class LatencySampler {
 
   // Out of the way: what calls these is short, and mostly does not.
   [[gnu::noinline, gnu::cold]] void begin(Sample& sample, const void* what, std::uint64_t number, Kind kind) {
-    next_ = kEvery;
+    next_ = every_;
     if (clock_ == nullptr || sample.what != nullptr) return;
     sample = {what, number, clock_->now(), kind, 0};
   }
@@ -81,6 +83,7 @@ class LatencySampler {
 
   Clock* clock_ = nullptr;  ///< null: nothing is sampled
   std::uint32_t next_ = 0;
+  std::uint32_t every_ = kEvery;
   Sample sequenced_;
   Sample in_slot_;
   std::array<Histogram*, 4> histograms_{};

@@ -114,6 +114,7 @@ bool Engine::shut_out_inbound(Route& route) {
 void Engine::tell_loss(Route& route) {
   const Loss loss = std::exchange(route.loss, {});
   route.over = true;
+  trace_.event({loss.left ? EngineTrace::Kind::peer_left : EngineTrace::Kind::peer_lost, route.peer});
   if (loss.left) {
     log_info("{} has closed its world", route.who);
     for (Flow* flow : route.flows) {

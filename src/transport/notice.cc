@@ -263,9 +263,11 @@ bool Engine::answer_fence(const FenceRequest& request) {
   } body;
   body.report = {flow.receiver.next(), flow.receiver.arrived_ahead(body.words)};
   const std::size_t bytes = sizeof body.report + body.report.words * sizeof(std::uint64_t);
-  return send_notice(
+  const bool told = send_notice(
       flow, {wire::RecordKind::fenced, 0, static_cast<std::uint16_t>(bytes), request.epoch, request.ends.pack()},
       std::as_bytes(std::span(&body, 1)).first(bytes));
+  if (told) trace_.event({EngineTrace::Kind::fence, flow.peer, request.ends.remote_rail, 0, body.report.next});
+  return told;
 }
 
 void Engine::on_fenced(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, std::span<const std::byte> body) {

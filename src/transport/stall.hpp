@@ -22,7 +22,7 @@ class LongWait {
  public:
   /// `waited`: so far. `peer`: a rank, or -1.
   LongWait(Engine& engine, telemetry::Waiting what, int peer, std::int64_t waited)
-      : engine_(engine), began_(engine.clock().now() - waited) {
+      : engine_(engine), peer_(peer), began_(engine.clock().now() - waited) {
     const std::int64_t limit = std::int64_t{engine.settings().stall_ms} * 1'000'000;
     if (limit != 0 && engine.clock().real()) report_at_ = began_ + limit;
     if (auto* telemetry = engine.telemetry()) telemetry->begin_wait(what, peer);
@@ -44,11 +44,14 @@ class LongWait {
     if (now < report_at_) return;
     report_at_ = INT64_MAX;
     if (auto* telemetry = engine_.telemetry()) telemetry->count_stall();
+    engine_.trace().event(
+        {.kind = EngineTrace::Kind::stall, .peer = peer_, .more = static_cast<std::uint64_t>(now - began_)});
     log_warn("stalled for {:.1f} s in {}", static_cast<double>(now - began_) * 1e-9, describe());
   }
 
  private:
   Engine& engine_;
+  int peer_;
   std::int64_t began_;
   std::int64_t report_at_ = INT64_MAX;
 };

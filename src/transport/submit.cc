@@ -21,12 +21,28 @@ void Engine::count_outstanding(Flow& flow, std::int64_t change) {
   outstanding_.store(outstanding_.load(std::memory_order_relaxed) + delta, std::memory_order_release);
 }
 
-std::uint64_t Engine::count_submission(Flow& flow) {
+std::uint64_t Engine::count_submission(Flow& flow, What what, std::uint64_t bytes) {
   count_outstanding(flow, 1);
   const std::uint64_t number = ++flow.submitted;
   if (sampler_.due()) [[unlikely]]
-    sampler_.submitted(flow, number, flow.inbox != nullptr ? Sampled::message : Sampled::put);
+    note_submission(flow, number, what, bytes);
   return number;
+}
+
+void Engine::note_submission(const Flow& flow, std::uint64_t number, What what, std::uint64_t bytes) {
+  sampler_.submitted(flow, number, flow.inbox != nullptr ? Sampled::message : Sampled::put);
+  trace_.submitted(flow, number, what, bytes);
+}
+
+void Engine::count_slot(Flow& flow, std::uint32_t slot, What what, std::uint64_t bytes) {
+  if (sampler_.due()) [[unlikely]]
+    note_slot(flow, slot, what, bytes);
+}
+
+void Engine::note_slot(const Flow& flow, std::uint32_t slot, What what, std::uint64_t bytes) {
+  const Sampled sampled = what == What::get ? Sampled::get : what == What::atomic ? Sampled::atomic : Sampled::put;
+  sampler_.took(slot, &slots_, sampled);
+  trace_.slot_taken(flow, slots_.number(slot), what, bytes);
 }
 
 void Engine::activate(Flow& flow) {
@@ -113,7 +129,8 @@ bool Engine::try_records(Flow& flow, const PutRecord* put, const SignalRecord* s
   if (frame == nullptr) return false;
   if (put != nullptr) append_put(*frame, *put);
   if (signal != nullptr) append_signal(*frame, *signal, put != nullptr);
-  number = frame->number = count_submission(flow);
+  const What what = put == nullptr ? What::signal : signal == nullptr ? What::put : What::put_signal;
+  number = frame->number = count_submission(flow, what, put != nullptr ? put->bytes.size() : 0);
   push(flow);
   return true;
 }
@@ -132,7 +149,7 @@ bool Engine::try_message(Flow& flow, const MessageRecord& message, std::uint64_t
   Operation* frame = open_frame(flow, wire::record_bytes(message.body.size() + message.more.size()));
   if (frame == nullptr) return false;
   append_message(*frame, message);
-  number = frame->number = count_submission(flow);
+  number = frame->number = count_submission(flow, What::send, message.body.size() + message.more.size());
   push(flow);
   return true;
 }
@@ -149,14 +166,14 @@ bool Engine::try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ti
   ticket.peer = flow.peer;
   if (fetch) {
     const std::uint32_t slot = slots_.take({&flow, before, atomic.body.width, true, false, flow.peer});
-    sampler_.took(slot, &slots_, Sampled::atomic);
+    count_slot(flow, slot, What::atomic, atomic.body.width);
     wire_body.request = slots_.request(slot);
     ticket.slot = slot + 1;
     ticket.number = slots_.number(slot);
     ++flow.sender.fetches;
     count_outstanding(flow, 1);
   } else {
-    ticket.number = frame->number = count_submission(flow);
+    ticket.number = frame->number = count_submission(flow, What::atomic, atomic.body.width);
   }
   std::byte* body = wire::FrameWriter::append(
       frame->frame->data, frame->frame->bytes,
@@ -199,7 +216,8 @@ bool Engine::queue_write(Flow& flow, const Bulk& bulk, bool with_frame, Append&&
     append(*last);
     write->companion = last;
   }
-  number = last->number = write->submission = count_submission(flow);
+  const What what = !with_frame ? What::put : flow.inbox != nullptr ? What::send : What::put_signal;
+  number = last->number = write->submission = count_submission(flow, what, bulk.bytes);
   push(flow);
   return true;
 }
@@ -227,7 +245,7 @@ bool Engine::try_native(Flow& flow, const Bulk& at, const fabric::AtomicRequest&
   ++flow.sender.frames;
   operation->request = request;
   const std::uint32_t slot = slots_.take({&flow, before, sizeof(std::uint64_t), false, false, flow.peer});
-  sampler_.took(slot, &slots_, Sampled::atomic);
+  count_slot(flow, slot, What::atomic, at.bytes);
   operation->slot = slot + 1;
   ticket = {slots_.number(slot), flow.peer, slot + 1};
   count_outstanding(flow, 1);
@@ -243,7 +261,7 @@ bool Engine::try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, T
   Operation* operation = queue_bulk(flow, kind, bulk);
   if (operation == nullptr) return false;
   const std::uint32_t slot = slots_.take({&flow, nullptr, 0, false, false, flow.peer});
-  sampler_.took(slot, &slots_, kind == Operation::Kind::read ? Sampled::get : Sampled::put);
+  count_slot(flow, slot, kind == Operation::Kind::read ? What::get : What::put, bulk.bytes);
   operation->slot = slot + 1;
   ticket = {slots_.number(slot), flow.peer, slot + 1};
   count_outstanding(flow, 1);

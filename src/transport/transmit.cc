@@ -193,6 +193,7 @@ fabric::Post Engine::post_segment(Flow& flow, Segment& segment, Link& link) {
   ++flow.posted;
   segment.in_flight = true;
   link.health.taken();
+  trace_.posted(flow, segment, link);
   const Operation::Kind kind = segment.voided ? Operation::Kind::frame : segment.operation->kind;
   if (kind != Operation::Kind::frame) {
     share.bytes += segment.bytes;
@@ -316,6 +317,8 @@ bool Engine::replay_segment(Flow& flow, Segment& segment) {
       operation.on_trial |= alone;
       ++segment.attempts;
       ++counts_.segments_replayed;
+      trace_.event(
+          {EngineTrace::Kind::replay, flow.peer, link->rail(), segment.attempts, segment.sequence, segment.bytes});
       return true;
     }
     segment.again = true;

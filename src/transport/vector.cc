@@ -11,6 +11,12 @@ namespace {
 
 static_assert(4 * VectorShape::kMost <= FlowSender::kMostQueued);
 
+std::uint64_t bytes_of(std::span<const Block> blocks) {
+  std::uint64_t sum = 0;
+  for (const Block& block : blocks) sum += block.bytes;
+  return sum;
+}
+
 }  // namespace
 
 /// Operations for a vector, the first `frames` of them with a buffer. Empty: there are not so many now.
@@ -68,7 +74,7 @@ bool Engine::try_vector(Flow& flow, const VectorWork& work, const SignalRecord* 
     return fresh;
   };
   // The whole vector has one number. Whatever of it fails does so under that; it is complete with the last of it.
-  number = count_submission(flow);
+  number = count_submission(flow, signal != nullptr ? What::put_signal : What::put, bytes_of(work.blocks));
   Operation* frame = nullptr;
   for (const Block& block : work.blocks) {
     if (!block.in_frame) {
@@ -108,7 +114,7 @@ bool Engine::try_reads(Flow& flow, const VectorWork& work, Ticket& ticket) {
   const std::vector<Operation*> taken = take_operations(flow, count, 0);
   if (taken.empty()) return false;
   const std::uint32_t slot = slots_.take({&flow, nullptr, 0, false, false, flow.peer, count});
-  sampler_.took(slot, &slots_, LatencySampler::Kind::get);
+  count_slot(flow, slot, What::get, bytes_of(work.blocks));
   for (std::uint32_t i = 0; i < count; ++i) {
     queue_taken(flow, *taken[i], Operation::Kind::read);
     set_block(*taken[i], work, work.blocks[i]);

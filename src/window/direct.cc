@@ -11,6 +11,20 @@ bool WindowState::begin_touching(int rank) {
   return (*flow)->outstanding.load(std::memory_order_relaxed) == 0 && !(*flow)->failed.load(std::memory_order_relaxed);
 }
 
+void WindowState::put_traced(const DirectPart& part, const Put& request) {
+  using What = transport::EngineTrace::What;
+  const std::int64_t began = trace_clock();
+  put_directly(part, request);
+  const bool bytes = request.bytes != 0;
+  const What what = request.signal == nullptr ? What::put : bytes ? What::put_signal : What::signal;
+  note_direct(request.rank, what, request.bytes, began);
+}
+
+void WindowState::note_direct(int rank, transport::EngineTrace::What what, std::size_t bytes,
+                              std::int64_t began) const {
+  engine_.trace().direct(peer(rank), what, bytes, began);
+}
+
 bool WindowState::atomic_directly(const DirectPart& part, std::size_t offset, std::uint8_t code,
                                   const transport::wire::AtomicBody& body, std::uint64_t& before) {
   const bool applied = apply_atomic(part.data, offset, code, body, before);

@@ -49,7 +49,11 @@ inline constexpr std::size_t kBytesPerLook = 1024;
   if (is_good(request) && !on_device(part(request.rank), request.source, request.bytes)) {
     const DirectPart* const direct = part(request.rank).direct;
     if (direct != nullptr && takes(*direct, request) && may_touch(request.rank)) {
-      put_directly(*direct, request);
+      if (traced_) [[unlikely]] {
+        put_traced(*direct, request);
+      } else {
+        put_directly(*direct, request);
+      }
       return Ticket{};
     }
   }
@@ -66,12 +70,15 @@ inline Result<Ticket> WindowState::get(int rank, std::size_t offset, void* desti
   const DirectPart* const direct = part(rank).direct;
   if (direct == nullptr || !may_touch(rank)) return get_by_engine(rank, offset, destination, bytes);
   const std::byte* const from = direct->data.memory.data() + offset;
+  const std::int64_t began = trace_clock();
   if (direct->heap) {
     fabric::shm::copy_bytes(static_cast<std::byte*>(destination), from, bytes);
     used_directly(DirectUse::What::get, bytes);
   } else if (bytes > 0) {
     std::memmove(destination, from, bytes);
   }
+  if (traced_) [[unlikely]]
+    note_direct(rank, transport::EngineTrace::What::get, bytes, began);
   return Ticket{};
 }
 

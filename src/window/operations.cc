@@ -244,10 +244,12 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, Wo
   if (const DirectPart* direct = part(rank).direct; direct != nullptr && may_touch(rank)) {
     std::uint64_t value = 0;
     const std::uint8_t code = transport::wire::atomic_code(static_cast<std::uint8_t>(op), kind);
+    const std::int64_t began = trace_clock();
     if (!atomic_directly(*direct, offset, code, body, value)) {
       return Error(Status::invalid, fmt::format("{}: the word at offset {} is not aligned in memory", call, offset),
                    {.peer = rank, .operation = call});
     }
+    if (traced_) note_direct(rank, transport::EngineTrace::What::atomic, body.width, began);
     if (before != nullptr) std::memcpy(before, &value, body.width);
     return Ticket{};
   }

@@ -198,12 +198,15 @@ Result<Ticket> WindowState::put_blocks(const char* call, int rank, const Blocks&
     return signal != nullptr ? put(last) : Result<Ticket>(Ticket{});
   }
   if (!device && peer.direct != nullptr && takes(*peer.direct, last) && may_touch(rank)) {
+    const std::int64_t began = trace_clock();
     const std::size_t bytes = copy_blocks(*peer.direct, blocks, true);
     if (signal != nullptr) {
       apply_signal(peer.direct->data, signal->index, signal->op, signal->value);
       if (peer.direct->sleepers->any()) engine_.wake_peer(this->peer(rank));
     }
     if (peer.direct->heap) used_directly(DirectUse::What::put, bytes);
+    using What = transport::EngineTrace::What;
+    if (traced_) note_direct(rank, signal != nullptr ? What::put_signal : What::put, bytes, began);
     return Ticket{};
   }
   transport::SignalRecord record;
@@ -225,8 +228,10 @@ Result<Ticket> WindowState::get_blocks(const char* call, int rank, const Blocks&
   }
   const DirectPart* const direct = part(rank).direct;
   if (!device && direct != nullptr && may_touch(rank)) {
+    const std::int64_t began = trace_clock();
     const std::size_t bytes = copy_blocks(*direct, blocks, false);
     if (direct->heap) used_directly(DirectUse::What::get, bytes);
+    if (traced_) note_direct(rank, transport::EngineTrace::What::get, bytes, began);
     return Ticket{};
   }
   return submit_blocks(call, rank, blocks, device, false,

@@ -287,6 +287,9 @@ class WindowState {
     return request.exposed_region == 0 ? part.data : part.barrier;
   }
   void put_directly(const DirectPart& part, const Put& request);
+  void put_traced(const DirectPart& part, const Put& request);
+  void note_direct(int rank, transport::EngineTrace::What what, std::size_t bytes, std::int64_t began) const;
+  std::int64_t trace_clock() const { return traced_ ? engine_.trace().now() : 0; }
   Result<Ticket> atomic_natively(const char* call, int rank, std::size_t offset, AtomicOp op,
                                  transport::wire::WordKind kind, const transport::wire::AtomicBody& body, void* before);
   bool atomic_directly(const DirectPart& part, std::size_t offset, std::uint8_t code,
@@ -367,6 +370,7 @@ class WindowState {
   bool per_rank_ = false;
   bool native_atomics_ = false;
   bool may_relax_ = true;
+  bool traced_ = engine_.trace().on();
   bool gpus_ = false;       ///< memory of GPUs may be brought
   bool on_device_ = false;  ///< this rank's data is
 };

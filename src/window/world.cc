@@ -31,6 +31,14 @@ void WorldState::begin_publishing(const Settings& settings) {
                             [this](WorldStatistics& statistics) { direct_use.report(statistics); }});
 }
 
+void WorldState::begin_tracing(const Settings& settings) {
+  auto trace = telemetry::Trace::of_process(settings);
+  if (trace == nullptr) return;
+  trace->set_rank(rank, size);
+  const transport::ProgressGuard hold(engine->progress_lock());
+  engine->begin_tracing(std::move(trace), fmt::format("rank {}", rank));
+}
+
 void WorldState::start_progress_thread() {
   const Settings& settings = engine->settings();
   const bool polled = std::ranges::any_of(
@@ -178,6 +186,7 @@ Result<World> open_world(const Settings& settings, Bootstrap& bootstrap) {
     log_info(rail->in_log(), "{} on {}", rail->capabilities().provider, rail->fabric());
   }
   state.begin_publishing(settings);
+  state.begin_tracing(settings);
   state.start_progress_thread();
   return world;
 }

@@ -38,6 +38,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   /// As the settings and the rails want it.
   void start_progress_thread();
   void begin_publishing(const Settings& settings);
+  void begin_tracing(const Settings& settings);
 
   // For event loops.
   Result<int> descriptor();

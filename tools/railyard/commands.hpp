@@ -27,6 +27,7 @@ void add_doctor_command(CLI::App& app, int& exit_code);
 void add_topo_command(CLI::App& app, int& exit_code);
 void add_top_command(CLI::App& app, int& exit_code);
 void add_export_command(CLI::App& app, int& exit_code);
+void add_trace_command(CLI::App& app, int& exit_code);
 void add_nvshmem_env_command(CLI::App& app, int& exit_code);
 
 /// The code that goes with an error of the library.

@@ -37,6 +37,12 @@ void append_quoted(std::string& out, std::string_view text) {
 
 }  // namespace
 
+std::string json_quoted(std::string_view text) {
+  std::string out;
+  append_quoted(out, text);
+  return out;
+}
+
 void JsonWriter::new_line() {
   text_ += '\n';
   text_.append(2 * has_items_.size(), ' ');

@@ -8,6 +8,9 @@
 
 namespace railyard::tool {
 
+/// The text as a JSON string, with its quotes.
+std::string json_quoted(std::string_view text);
+
 /// Writes one JSON text front to back. Calls must nest as JSON does: a key before each value of an object.
 class JsonWriter {
  public:

@@ -42,11 +42,12 @@ constexpr const char* kFooter = R"(Examples:
   railyard topo --svg machine.svg                 the machine and the rails of its GPUs
   railyard top                                    all Railyard processes of this host, live
   railyard export --prometheus                    the same for Prometheus
+  railyard trace -- ./my-program                  what its operations, rails and links did, for Perfetto
   railyard sim --schedules 1000 --seed 1          the engine on simulated rails
 
 Exit codes: 0 all well; 1 the run found a failure; 2 an argument or a setting makes no sense;
 3 this machine cannot do it (no rail, unknown provider, file not writable).
-`railyard launch` passes on the code of the program that it starts.)";
+`railyard launch` and `railyard trace` pass on the code of the program that they start.)";
 
 int run(int argc, char** argv) {
   CLI::App app{"Railyard: one-sided data movement over every path between the processes of a cluster", "railyard"};
@@ -65,6 +66,7 @@ int run(int argc, char** argv) {
   add_topo_command(app, exit_code);
   add_top_command(app, exit_code);
   add_export_command(app, exit_code);
+  add_trace_command(app, exit_code);
   add_nvshmem_env_command(app, exit_code);
 
   if (const std::string problem = unknown_subcommand(app, argc, argv); !problem.empty()) {
