@@ -1,5 +1,5 @@
-/// World::open, apart from what it opens: it brings every way that ranks have to meet, PMIx too. What has a bootstrap of
-/// its own (plugins/nvshmem, plugins/nccl) calls open_world and links none of them.
+/// World::open, apart from what it opens: it brings every way that ranks have to meet, PMIx too. What has a bootstrap
+/// of its own (plugins/nvshmem, plugins/nccl) calls open_world and links none of them.
 #include "bootstrap/open.hpp"
 
 #include <memory>

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "launcher/launcher.hpp"
 #include "commands.hpp"
+#include "launcher/launcher.hpp"
 #include "railyard/settings.hpp"
 
 namespace railyard::tool {

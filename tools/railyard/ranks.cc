@@ -9,11 +9,11 @@
 
 #include "base/bytes.hpp"
 #include "base/log.hpp"
-#include "launcher/launcher.hpp"
 #include "bootstrap/open.hpp"
 #include "bootstrap/pmix.hpp"
 #include "commands.hpp"
 #include "fabric/rail.hpp"
+#include "launcher/launcher.hpp"
 
 namespace railyard::tool {
 
