@@ -12,7 +12,7 @@ Hello some_hello() {
   Hello hello;
   hello.nonce.fill(std::byte{1});
   hello.from.fill(std::byte{2});
-  hello.tag = {0x1122334455667788, 9, 0x99aabbccddeeff00};
+  hello.tag = {0x1122334455667788, 9, 0x99aabbccddeeff00, 0xb8};
   return hello;
 }
 const Secret kSecret = [] {
@@ -28,6 +28,7 @@ TEST(TcpHandshake, AGreetingSaysWhoAndForWhichLink) {
   EXPECT_EQ(parsed->tag.id, some_hello().tag.id);
   EXPECT_EQ(parsed->tag.epoch, 9u);
   EXPECT_EQ(parsed->tag.facing, some_hello().tag.facing);
+  EXPECT_EQ(parsed->tag.traffic_class, 0xb8);
   EXPECT_FALSE(parsed->insists);
 }
 
