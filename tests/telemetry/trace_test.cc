@@ -8,8 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "base/log.hpp"
@@ -83,6 +85,38 @@ TEST_F(TraceTest, AFullRingKeepsTheNewestAndSaysWhatItLost) {
   ASSERT_EQ(seen.records.size(), 64U);
   EXPECT_EQ(seen.records.front().id, 937U);
   EXPECT_EQ(seen.records.back().id, 1000U);
+}
+
+/// Bytes of a file, to be changed as a writer would while somebody copies them.
+std::vector<std::byte> bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::vector<char> read{std::istreambuf_iterator<char>(in), {}};
+  const auto bytes = std::as_bytes(std::span(read));
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST_F(TraceTest, ARecordThatIsNotWholeIsLeftOutAndCounted) {
+  const auto trace = Trace::open(folder_, 64 * sizeof(TraceEntry));
+  for (std::uint64_t i = 1; i <= 10; ++i) trace->record(record(TraceKind::submitted, 1, i));
+  std::vector<std::byte> bytes = bytes_of(trace->path());
+  const std::size_t third = bytes.size() - 62 * sizeof(TraceEntry);
+  const std::uint64_t unfinished = kBeingWritten;
+  std::memcpy(bytes.data() + third, &unfinished, sizeof unfinished);
+  const auto seen = read_trace(bytes, 10);
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(seen->missing, 1U);
+  ASSERT_EQ(seen->records.size(), 9U);
+  EXPECT_EQ(seen->records[2].id, 4U);
+}
+
+TEST_F(TraceTest, WhatMayHaveBeenOverwrittenWhileItWasCopiedIsNotTaken) {
+  const auto trace = Trace::open(folder_, 64 * sizeof(TraceEntry));
+  for (std::uint64_t i = 1; i <= 64; ++i) trace->record(record(TraceKind::submitted, 1, i));
+  const auto seen = read_trace(bytes_of(trace->path()), 64 + 5);
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(seen->overwritten, 5U);
+  ASSERT_EQ(seen->records.size(), 59U);
+  EXPECT_EQ(seen->records.front().id, 6U);
 }
 
 TEST_F(TraceTest, AKilledProcessLeavesItsTrace) {
