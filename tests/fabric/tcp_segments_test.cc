@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <deque>
 #include <thread>
 
+#include "base/fd.hpp"
 #include "fabric/tcp_bed.hpp"
 
 namespace railyard::fabric {
