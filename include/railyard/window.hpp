@@ -50,10 +50,12 @@ enum class SignalOp : std::uint8_t { add, set };
 enum class Completion : std::uint8_t { local, remote };
 
 struct WindowOptions {
-  std::size_t signals = 64;                   ///< 64-bit words that peers signal, all zero at the start
-  std::size_t counters = 64;                  ///< 64-bit words that this rank's own operations advance
-  bool per_rank = false;                      ///< ranks may bring different sizes; otherwise a difference is an error
-  std::span<std::uint64_t> signal_memory{};   ///< place for the signals; by default the window's own
+  std::size_t signals = 64;   ///< 64-bit words that peers signal, all zero at the start
+  std::size_t counters = 64;  ///< 64-bit words that this rank's own operations advance
+  bool per_rank = false;      ///< ranks may bring different sizes; otherwise a difference is an error
+  /// Place for the signals; by default the window's own. May be memory of a GPU, for kernels that wait for them: then
+  /// only Railyard writes it, and the host's calls see a value once it is there (docs/device.md). Likewise counters.
+  std::span<std::uint64_t> signal_memory{};
   std::span<std::uint64_t> counter_memory{};  ///< place for the counters; by default the window's own
   /// Atomics are done by the targets' NICs: add, increment, compare_swap and fetch of 8 bytes, outside the sequence
   /// (like a get; `fence` orders them), at most once: one whose rail is lost fails, and may have happened. They are
@@ -193,7 +195,7 @@ class Window {
 
   /// Changes the word of type T (32- or 64-bit integer, float or double, aligned) at `offset` in `rank`'s window.
   /// Atomic against all other atomics of the window and against what its owner does by std::atomic_ref (not so with
-  /// native_atomics).
+  /// native_atomics). In memory of a GPU: against all other atomics of the window alone, not against kernels or puts.
   ///
   /// Float and double. `add` rounds as the processor that applies it does: sums depend on the order of arrivals.
   /// `increment` adds 1. `min` and `max`: a NaN gives way to a number (two NaNs: the word stays as it is) and -0.0 is
@@ -203,7 +205,7 @@ class Window {
   Result<Ticket> atomic(int rank, std::size_t offset, AtomicOp op, T operand, T compare = {}) {
     return atomic_word(rank, offset, op, word_type<T>(), word_bits(operand), word_bits(compare), nullptr);
   }
-  /// The same, and stores what the word held before to `*before`, which must stay valid until completion.
+  /// The same, and stores what the word held before to `*before`, host memory that must stay valid until completion.
   template <typename T>
   Result<Ticket> fetch_atomic(int rank, std::size_t offset, AtomicOp op, T* before, T operand = {}, T compare = {}) {
     return atomic_word(rank, offset, op, word_type<T>(), word_bits(operand), word_bits(compare), before);

@@ -97,7 +97,7 @@ void compare_with_host_memory(World& world, int target, int rounds) {
 }
 
 TEST(GpuWindowWords, AtomicsDoWhatTheyDoOnHostMemory) {
-  run_processes(2, [](World& world, ProcessRendezvous&) { compare_with_host_memory(world, 1, 3); });
+  run_processes(2, [](World& world, ProcessRendezvous&) { compare_with_host_memory(world, 1, 1); });
 }
 
 TEST(GpuWindowWords, SoDoThoseOfARankOnItself) {
@@ -114,7 +114,7 @@ TEST(GpuWindowWords, SoDoTheyWhereStreamsWriteNoValues) {
 
 TEST(GpuWindowWords, NoneIsLostAndNoneCountsTwice) {
   static constexpr int kRanks = 3;
-  static constexpr std::uint64_t kEach = 150;
+  static constexpr std::uint64_t kEach = 40;
   run_processes(kRanks, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory memory(gpu, 4096);
@@ -141,7 +141,7 @@ TEST(GpuWindowWords, NoneIsLostAndNoneCountsTwice) {
 }
 
 TEST(GpuWindowWords, FourBytesLeaveTheirNeighboursAlone) {
-  static constexpr std::size_t kPairs = 200;
+  static constexpr std::size_t kPairs = 100;
   run_processes(3, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory memory(gpu, kPairs * 8);
@@ -236,7 +236,7 @@ TEST(GpuWindowWords, SignalsThereFollowTheirDataAndTheHostSeesThem) {
 }
 
 TEST(GpuWindowWords, SignalsThereAreExact) {
-  static constexpr std::uint64_t kEach = 200;
+  static constexpr std::uint64_t kEach = 40;
   run_processes(3, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory signals(gpu, 64 * 8);
