@@ -25,6 +25,7 @@ struct Traffic {
   static void signals(const Start& start);
   static void threads(const Start& start);
   static void killed(const Start& start);
+  static void gpu(const Start& start);
 };
 
 }  // namespace railyard::nvshmem::test

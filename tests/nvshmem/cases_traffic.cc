@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "cases.hpp"
+#include "gpu_memory.hpp"
 
 namespace railyard::nvshmem::test {
 
@@ -322,6 +323,64 @@ void Traffic<Transport>::killed(const Start& start) {
   // The one that is gone cannot come to a barrier: the others count themselves.
   pe.board().notes[0].fetch_add(1);
   EXPECT(pe.wait([&] { return pe.board().notes[0].load() == static_cast<std::uint64_t>(victim); }, false));
+}
+
+/// Chunks of the heap, local buffers and the places of fetched values in memory of a GPU, which the processor never
+/// touches. The words that atomics change are in host memory.
+template <typename Transport>
+void Traffic<Transport>::gpu(const Start& start) {
+  const railyard::test::Gpu gpu;
+  const railyard::test::GpuMemory heap(gpu, 1 << 20);
+  const railyard::test::GpuMemory local(gpu, 1 << 20);
+  const railyard::test::GpuMemory answers(gpu, 4096);
+  Host pe(start);
+  EXPECT(pe.begin());
+  const std::size_t chunk = pe.add_chunk({heap.data(), heap.size()});
+  pe.add_chunk({answers.data(), answers.size()});  // where kernels wait is symmetric memory too
+  abi::MemHandle kept{};
+  EXPECT(pe.get_mem_handle(kept, {local.data(), local.size()}, true) == 0);
+  const auto me = static_cast<std::uint64_t>(pe.pe());
+  for (int to = 0; to < pe.pes(); ++to) {  // this PE too
+    for (const std::size_t bytes : {std::size_t{8}, std::size_t{3000}, std::size_t{400'000}}) {
+      std::vector<std::byte> sent(bytes);
+      fill(sent, 10 * me + bytes);
+      local.fill(sent);
+      const std::size_t at = (me + 1) * 400'000 - bytes;
+      EXPECT(pe.put(to, chunk, at, local.data(), bytes) == 0);
+      EXPECT(pe.quiet(to) == 0);
+      local.fill(std::vector<std::byte>(bytes));
+      EXPECT(pe.get(to, chunk, at, local.data(), bytes) == 0);
+      EXPECT(pe.quiet(to) == 0);
+      EXPECT(local.read(0, bytes) == sent, "%zu bytes to PE %d", bytes, to);
+    }
+    std::uint64_t value = 77 + me;
+    EXPECT(pe.rma(abi::RmaOp::p, to, chunk, 900'000 + 8 * me, &value, 8, kProxy) == 0);
+    auto* const result = reinterpret_cast<abi::FetchResult*>(answers.data() + 16 * static_cast<std::size_t>(to));
+    EXPECT(pe.amo(abi::AmoOp::fetch_add, {to, 64 * static_cast<std::size_t>(me)}, 5, 0, result, 3) == 0);
+    abi::FetchResult held{};
+    EXPECT(pe.wait([&] {
+      const auto bytes = answers.read(16 * static_cast<std::size_t>(to), sizeof held);
+      std::memcpy(&held, bytes.data(), sizeof held);
+      return held.flag == 3;
+    }));
+    EXPECT(held.value == 0, "PE %d", to);
+    EXPECT(pe.quiet(to) == 0);
+  }
+  EXPECT(pe.barrier());
+  for (std::uint64_t from = 0; from < static_cast<std::uint64_t>(pe.pes()); ++from) {
+    std::vector<std::byte> expected(400'000);
+    fill(expected, 10 * from + expected.size());
+    // The shorter ones came before: the longest lies over them.
+    EXPECT(heap.read(from * 400'000, expected.size()) == expected, "from PE %d", static_cast<int>(from));
+    std::uint64_t value = 0;
+    const auto bytes = heap.read(900'000 + 8 * from, 8);
+    std::memcpy(&value, bytes.data(), 8);
+    EXPECT(value == 77 + from);
+    EXPECT(pe.word(64 * from) == 5);
+  }
+  EXPECT(pe.release(kept) == 0);
+  EXPECT(pe.barrier());
+  pe.end();  // before its memory goes
 }
 
 template struct Traffic<abi::Transport3>;

@@ -95,15 +95,22 @@ class Pe {
   }
   /// More of the heap, on all PEs at once; its number.
   std::size_t add_chunk(std::size_t bytes) {
-    Chunk chunk;
     void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    chunk.memory = {static_cast<std::byte*>(memory), bytes};
+    const std::size_t number = add_chunk({static_cast<std::byte*>(memory), bytes});
+    chunks_[number].mapped = true;
+    return number;
+  }
+  /// The same of memory that is there, and stays the caller's.
+  std::size_t add_chunk(std::span<std::byte> memory) {
+    Chunk chunk;
+    chunk.memory = memory;
     EXPECT(get_mem_handle(chunk.mine, chunk.memory, false) == 0);
     const auto pes = static_cast<std::size_t>(board_.pes());
     chunk.handles.resize(pes);
     chunk.bases.resize(pes);
+    std::byte* const base = memory.data();
     board_.gather(pe(), &chunk.mine, chunk.handles.data(), sizeof chunk.mine);
-    board_.gather(pe(), &memory, chunk.bases.data(), sizeof memory);
+    board_.gather(pe(), &base, chunk.bases.data(), sizeof base);
     chunks_.push_back(std::move(chunk));
     return chunks_.size() - 1;
   }
@@ -205,7 +212,8 @@ class Pe {
       EXPECT(ops().finalize(transport_) == 0);
       transport_ = nullptr;
     }
-    for (const Chunk& chunk : chunks_) ::munmap(chunk.memory.data(), chunk.memory.size());
+    for (const Chunk& chunk : chunks_)
+      if (chunk.mapped) ::munmap(chunk.memory.data(), chunk.memory.size());
     chunks_.clear();
     if (library_ != nullptr) EXPECT(::dlclose(library_) == 0);
     library_ = nullptr;
@@ -220,6 +228,7 @@ class Pe {
  private:
   struct Chunk {
     std::span<std::byte> memory;
+    bool mapped = false;
     abi::MemHandle mine{};
     std::vector<abi::MemHandle> handles;
     std::vector<std::byte*> bases;
