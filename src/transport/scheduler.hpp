@@ -73,7 +73,7 @@ class Scheduler {
   /// or suffer. Null also while others are still on the link that is kept for it.
   static Link* link_alone(Flow& flow, const Segment& segment);
   static void end_alone(Segment& segment);
-  /// Of `left` bytes, those that go on that link at once.
+  /// Of what is left of the operation, the bytes that go on that link at once.
   static std::uint32_t chunk_bytes(const Flow& flow, const Link& link, const Operation& operation, std::int64_t now);
   /// The next chunk begins with the link after this one.
   static void chunk_posted(Flow& flow, const Link& link) {

@@ -38,6 +38,12 @@ class SchedulerTest : public ::testing::Test {
     flow.bytes_in_flight += bytes;
     route_.bytes_in_flight += bytes;
   }
+  /// Of an operation in host memory with that much left, what goes on the first link at once.
+  std::uint32_t chunk_bytes(const Flow& flow, std::uint64_t left, std::int64_t now) {
+    Operation operation;
+    operation.bytes = left;
+    return Scheduler::chunk_bytes(flow, link(0), operation, now);
+  }
 
   Route route_;
   std::vector<std::unique_ptr<Flow>> flows_;
@@ -151,11 +157,11 @@ TEST_F(SchedulerTest, BulkYieldsToAFlowThatSendsSmallMessagesAlone) {
   Flow& small = add_flow();
   constexpr std::int64_t kNow = 1'000'000'000;
   const std::uint64_t left = 1 << 20;
-  const std::uint32_t alone = Scheduler::chunk_bytes(bulk, link(0), left, kNow);
+  const std::uint32_t alone = chunk_bytes(bulk, left, kNow);
   for (int i = 0; i < 100; ++i) Scheduler::note_small(small, kNow);
   EXPECT_TRUE(Scheduler::yields(bulk, kNow));
   EXPECT_FALSE(Scheduler::yields(small, kNow)) << "not to itself";
-  EXPECT_LT(Scheduler::chunk_bytes(bulk, link(0), left, kNow), alone);
+  EXPECT_LT(chunk_bytes(bulk, left, kNow), alone);
   EXPECT_NE(Scheduler::link_for_chunk(bulk, 0, kNow), nullptr);
   fill(bulk, 0, 1000);
   EXPECT_EQ(Scheduler::link_for_chunk(bulk, 0, kNow), nullptr) << "one chunk at a time";
@@ -167,11 +173,11 @@ TEST_F(SchedulerTest, BulkYieldsToAFlowThatSendsSmallMessagesAlone) {
 TEST_F(SchedulerTest, ARemainderRidesAlongRatherThanOnItsOwn) {
   Flow& flow = add_flow();
   const std::uint32_t chunk = link(0).chunk();
-  EXPECT_EQ(Scheduler::chunk_bytes(flow, link(0), chunk + chunk / 2, 0), chunk + chunk / 2);
-  EXPECT_EQ(Scheduler::chunk_bytes(flow, link(0), chunk + chunk / 2 + 1, 0), chunk);
-  EXPECT_EQ(Scheduler::chunk_bytes(flow, link(0), 1, 0), 1U);
+  EXPECT_EQ(chunk_bytes(flow, chunk + chunk / 2, 0), chunk + chunk / 2);
+  EXPECT_EQ(chunk_bytes(flow, chunk + chunk / 2 + 1, 0), chunk);
+  EXPECT_EQ(chunk_bytes(flow, 1, 0), 1U);
   route_.max_write = chunk;
-  EXPECT_EQ(Scheduler::chunk_bytes(flow, link(0), chunk + 1, 0), chunk) << "no longer than every link can carry";
+  EXPECT_EQ(chunk_bytes(flow, chunk + 1, 0), chunk) << "no longer than every link can carry";
 }
 
 TEST_F(SchedulerTest, AChunkUnderSuspicionHasALinkForItself) {
