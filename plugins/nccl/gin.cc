@@ -165,8 +165,8 @@ Result<bool> GroupComm::test(GroupRequest& request) {
     for (GroupRequest* before = request.older; before != nullptr; before = before->older) {
       if (before->flush) continue;  // those before it are before this one, too
       auto seen = look(*before);
-      // Its own test says what it failed with; there is nothing more to wait for.
-      complete = complete && (!seen || *seen);
+      if (!seen) return seen;  // what it covers is not there, and will not be
+      complete = complete && *seen;
     }
   } else {
     auto seen = look(request);
