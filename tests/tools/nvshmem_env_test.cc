@@ -172,7 +172,7 @@ TEST(ElfDynamic, CutOrChangedFilesNeverCrash) {
   EXPECT_EQ(found->runpath, "/run");
   for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {
     const auto cut = parse(whole.substr(0, bytes));
-    if (bytes < sizeof(Elf64_Ehdr)) EXPECT_FALSE(cut) << bytes;
+    EXPECT_TRUE(bytes >= sizeof(Elf64_Ehdr) || !cut) << bytes;
   }
   Random random(1);
   for (int i = 0; i < 20'000; ++i) {
