@@ -196,7 +196,8 @@ class SimFabric {
 
   /// A link as its target knows it, also when the other end has forgotten it.
   struct Incoming {
-    LinkTag tag;
+    LinkName id;
+    std::uint32_t epoch = 0;
     std::uint32_t link = 0;
     std::uint32_t generation = 0;
   };

@@ -34,7 +34,7 @@ void SimFabric::shut_out(std::uint32_t port_index, LinkTag tag) {
   }
   // The connection is closed from this end: the other one learns of it, if it is still there.
   std::erase_if(port.incoming, [&](const Incoming& incoming) {
-    if (!covers(tag, incoming.tag)) return false;
+    if (!covers(tag, {incoming.id, incoming.epoch})) return false;
     const SimLink& link = links_[incoming.link];
     const bool told = port.state.out <= Carry::late;
     if (told && link.generation == incoming.generation) {

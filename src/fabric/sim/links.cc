@@ -69,7 +69,7 @@ void SimFabric::take_request_to_connect(std::uint32_t index) {
     tell(Notice::Kind::request, index, resumes - now() + 1);
   } else {
     link.state = SimLink::State::standing;
-    there.incoming.push_back({link.tag, index, link.generation});
+    there.incoming.push_back({link.tag.id, link.tag.epoch, index, link.generation});
   }
 }
 
@@ -160,7 +160,7 @@ void SimFabric::take_end(const Notice& notice) {
   if (found == port.incoming.end()) return;  // fenced before, or the target itself has gone
   Entry entry;
   entry.event.kind = Event::Kind::left;
-  entry.event.link = found->tag;
+  entry.event.link = {found->id, found->epoch};
   *found = port.incoming.back();
   port.incoming.pop_back();
   if (port.state.in <= Carry::late) deliver(notice.port, entry);
