@@ -315,9 +315,9 @@ void gin_closes_at_once(struct member *member) {
     }
     close_group(&group);
     meet_all(member);
-    free(source.data);
-    free(target.data);
-    free(signals.data);
+    free_block(&source);
+    free_block(&target);
+    free_block(&signals);
   }
 }
 

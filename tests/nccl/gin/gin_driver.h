@@ -102,6 +102,8 @@ struct block {
 };
 /* Zeroed, and registered by all ranks. */
 struct block make_block(const struct group *group, size_t bytes);
+/* Its memory alone: the group, or the process, has ended what was registered. */
+void free_block(struct block *block);
 void end_block(const struct group *group, struct block *block);
 
 /* One that must be taken. */

@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "gin_driver.h"
 
@@ -33,19 +34,23 @@ void close_group(struct group *group) {
 
 struct block make_block(const struct group *group, size_t bytes) {
   struct block block = {.bytes = bytes};
-  block.data = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  CHECK(block.data != NULL, "no memory");
-  memset(block.data, 0, bytes);
+  /* Zeroed pages of its own: whoever touches them after their end is found out. */
+  block.data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(block.data != MAP_FAILED, "no memory");
   CHECK_OK(table_register(group->table, group->coll, block.data, bytes, NCCL_POINTER_HOST, &block.memory, &block.gin));
   CHECK(block.memory != NULL && block.gin == block.memory, "one handle for both uses");
   CHECK((uint64_t)(uintptr_t)block.memory >> 63 == 0, "a handle of 63 bits");
   return block;
 }
 
+void free_block(struct block *block) {
+  munmap(block->data, block->bytes);
+  memset(block, 0, sizeof(*block));
+}
+
 void end_block(const struct group *group, struct block *block) {
   CHECK_OK(table_deregister(group->table, group->coll, block->memory));
-  free(block->data);
-  memset(block, 0, sizeof(*block));
+  free_block(block);
 }
 
 static int next_queue;
