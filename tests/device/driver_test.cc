@@ -151,7 +151,7 @@ TEST(DeviceDriver, KernelsReadWordsInDeviceMemoryAndNeverWriteThem) {
       words.read(seen.data());
       EXPECT_EQ(seen[3], 10U);
       EXPECT_EQ(seen[8 + 2], 2U);
-      for (const std::uint64_t rank : {0, 1})
+      for (const std::uint64_t rank : {0ULL, 1ULL})
         EXPECT_TRUE(device_holds(window, 2000 * rank, device_pattern(2000, 1 + rank)));
       must(window.barrier());
       must(proxy.close());

@@ -271,18 +271,19 @@ TEST(GpuWindowWords, SignalsThereAreExact) {
 TEST(GpuWindowWords, CountersThereAdvanceWithTheirOperations) {
   run_processes(2, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
-    const GpuMemory memory(gpu, 1 << 20);
+    constexpr std::size_t kBulk = 1 << 20;
+    const GpuMemory memory(gpu, kBulk + 64);
     const GpuMemory counters(gpu, 64);
-    const GpuMemory source(gpu, 1 << 20);
+    const GpuMemory source(gpu, kBulk);
     WindowOptions options;
     options.counter_memory = words_of(counters);
     auto window = must(Window::adopt(world, span_of(memory), options));
     const int other = 1 - world.rank();
     const std::uint64_t small = 9;
     for (std::uint64_t round = 1; round <= 50; ++round) {
-      must(window.put_counter(other, 0, source.data(), 1 << 20, {2, 1}));
-      must(window.put_counter(other, 8, &small, sizeof small, {3, 2}));
-      must(window.put_counter(world.rank(), 16, &small, sizeof small, {4, 1}));
+      must(window.put_counter(other, 0, source.data(), kBulk, {2, 1}));
+      must(window.put_counter(other, kBulk, &small, sizeof small, {3, 2}));
+      must(window.put_counter(world.rank(), kBulk + 8, &small, sizeof small, {4, 1}));
     }
     EXPECT_EQ(must(window.wait_counter(2, 50)), 50U);
     EXPECT_EQ(must(window.wait_counter(3, 100)), 100U);
