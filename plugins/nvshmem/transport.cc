@@ -166,7 +166,11 @@ int rma(Transport* self, int pe, abi::RmaVerb verb, abi::MemDesc* remote, abi::M
   return guarded("rma", [&]() -> Result<void> {
     const auto lane = lane_of(self, queue);
     if (!lane) return lane.error().copy();
-    return transfer(**lane, pe, verb.op, remote, local, bytes);
+    if (auto moved = transfer(**lane, pe, verb.op, remote, local, bytes); !moved) return moved;
+    // The host's own calls that wait (nvshmem_getmem) call no quiet: the transport is to return when it is done. The
+    // value of a p was taken at the call.
+    if (verb.is_nbi != 0 || verb.op == abi::RmaOp::p) return {};
+    return (*lane)->quiet(pe);
   });
 }
 

@@ -12,27 +12,41 @@
 namespace railyard::fabric {
 
 Result<DeviceCopies::Queue*> DeviceCopies::queue_of(int device) {
+  const auto index = static_cast<std::size_t>(device);
+  if (device < 0 || index >= queues_.size() || !queues_[index].warm)
+    return Error(Status::invalid, fmt::format("copies on GPU {} were not prepared", device));
+  return &queues_[index];
+}
+
+Result<void> DeviceCopies::allocate_bounces(accelerator::Driver& driver) {
+  if (pinned_ != nullptr) return {};
+  auto pinned = driver.allocate_pinned(most_bounces_ * kBounceBytes);
+  if (!pinned) return std::move(pinned.error());
+  pinned_ = std::move(*pinned);
+  for (std::size_t i = most_bounces_; i-- > 0;) free_.push_back(pinned_->memory().data() + i * kBounceBytes);
+  return {};
+}
+
+Result<void> DeviceCopies::prepare(int device) {
   accelerator::Driver* const driver = accelerator::loaded_driver();
   if (driver == nullptr || device < 0)
-    return Error(Status::unsupported, "device memory: there is no GPU driver in this process");
+    return Error(Status::unsupported,
+                 "device memory: there is no GPU driver in this process. Memory of a GPU needs libcuda.so.1, started "
+                 "by the program (cuInit, or any call of the CUDA runtime), and RAILYARD_GPU not off");
   const auto index = static_cast<std::size_t>(device);
   if (queues_.size() <= index) queues_.resize(index + 1);
   Queue& queue = queues_[index];
+  if (queue.warm) return {};
+  if (auto allocated = allocate_bounces(*driver); !allocated) return allocated;
   if (queue.queue == nullptr) {
     auto opened = driver->open_queue(device);
     if (!opened) return std::move(opened.error());
     queue.queue = std::move(*opened);
   }
-  return &queue;
-}
-
-Result<void> DeviceCopies::prepare(int device) {
-  auto queue = queue_of(device);
-  if (!queue) return std::move(queue.error());
-  if (std::exchange((*queue)->warm, true)) return {};
-  auto begun = (*queue)->queue->warm_up();
+  auto begun = queue.queue->warm_up();
   if (!begun) return std::move(begun.error());
   if (wait({device, *begun}) != State::done) return Error(Status::io, fmt::format("GPU {} makes no copy", device));
+  queue.warm = true;
   return {};
 }
 
@@ -75,6 +89,7 @@ DeviceCopies::State DeviceCopies::wait(const Ticket& ticket) {
 
 Result<void> DeviceCopies::copy_now(void* to, int to_device, const void* from, int from_device, std::size_t bytes) {
   const int device = to_device >= 0 ? to_device : from_device;
+  if (auto ready = prepare(device); !ready) return ready;
   const auto run = [&](void* target, const void* source, std::size_t size) -> Result<void> {
     auto ticket = copy(device, target, source, size);
     if (!ticket) return std::move(ticket.error());
@@ -102,14 +117,6 @@ Result<void> DeviceCopies::copy_now(void* to, int to_device, const void* from, i
 }
 
 std::byte* DeviceCopies::take_bounce() {
-  if (free_.empty() && bounces_.size() < kMostBounces) {
-    accelerator::Driver* const driver = accelerator::loaded_driver();
-    if (driver == nullptr) return nullptr;
-    auto pinned = driver->allocate_pinned(kBounceBytes);
-    if (!pinned) return nullptr;
-    free_.push_back((*pinned)->memory().data());
-    bounces_.push_back(std::move(*pinned));
-  }
   if (free_.empty()) return nullptr;
   std::byte* const bounce = free_.back();
   free_.pop_back();

@@ -24,7 +24,11 @@ class DeviceCopies {
   };
   enum class State : std::uint8_t { under_way, done, failed };
 
-  /// Opens what `copy` needs, and has the device make its first one: later ones wait for nothing.
+  explicit DeviceCopies(std::size_t most_bounces = kMostBounces) : most_bounces_(most_bounces) {}
+
+  /// Opens all that copies of this device need, pinned buffers too, and has it make a first one. Nothing below opens
+  /// anything: while a kernel runs, the driver may let a new stream or pinned memory wait for it, and the kernel may be
+  /// waiting for a copy.
   Result<void> prepare(int device);
   /// Begins a copy by the engines of `device`; either side may be device memory, mapped memory of a peer, or a bounce
   /// buffer.
@@ -35,11 +39,11 @@ class DeviceCopies {
   /// Waits, for as long as the device takes.
   State wait(const Ticket& ticket);
 
-  /// Copies and waits. `to_device`, `from_device`: the GPU that side is memory of; -1: host memory, which passes
+  /// Prepares, copies and waits. `to_device`, `from_device`: the GPU that side is memory of; -1: host memory, which passes
   /// through a pinned buffer. Not both -1.
   Result<void> copy_now(void* to, int to_device, const void* from, int from_device, std::size_t bytes);
 
-  /// A pinned buffer of kBounceBytes; null: all are in use, or there is no pinned memory.
+  /// A pinned buffer of kBounceBytes; null: all are in use.
   std::byte* take_bounce();
   void give_bounce(std::byte* bounce) { free_.push_back(bounce); }
 
@@ -51,9 +55,12 @@ class DeviceCopies {
     bool failed = false;
   };
   Result<Queue*> queue_of(int device);
+  Result<void> allocate_bounces(accelerator::Driver& driver);
 
+  const std::size_t most_bounces_;
+  std::unique_ptr<accelerator::Pinned> pinned_;  ///< all buffers
+  /// After the buffers: a queue waits for its copies before they go.
   std::vector<Queue> queues_;  ///< by device
-  std::vector<std::unique_ptr<accelerator::Pinned>> bounces_;
   std::vector<std::byte*> free_;
 };
 

@@ -45,6 +45,9 @@ Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byt
         fmt::format("{} bytes of GPU {}: the way to this peer does not reach the memory of GPUs: use host memory",
                     memory.size(), (*region)->device()));
   }
+  if ((*region)->device() >= 0) {
+    if (auto ready = receiver_.prepare_copies((*region)->device()); !ready) return std::move(ready.error());
+  }
   auto state = std::make_unique<MemoryState>();
   state->channel = shared_from_this();
   state->id = receiver_.add_region(*region);

@@ -39,6 +39,8 @@ class Receiver {
   /// Whether a receive waits for a message into that region.
   bool uses(const memory::Region& region) const;
   void collect(std::vector<std::shared_ptr<memory::Region>>& regions) const;
+  /// Before a region in memory of that GPU is added.
+  Result<void> prepare_copies(int device) { return copies_.prepare(device); }
   std::uint32_t add_region(const std::shared_ptr<memory::Region>& region) { return regions_.take(region); }
   /// Takes back one `add_region`. The peer, if it knows of the region and nobody uses it any more, is told.
   void drop_region(std::uint32_t region);
@@ -96,7 +98,7 @@ class Receiver {
   Stream stream_;
   std::uint64_t next_message_ = 0;  ///< the peer counts what it begins
   std::deque<std::uint32_t> withdrawn_;
-  fabric::DeviceCopies copies_;
+  fabric::DeviceCopies copies_{1};
   bool copy_failed_ = false;  ///< by a GPU: what came for its memory is not there
 };
 

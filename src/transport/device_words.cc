@@ -28,6 +28,16 @@ bool overlaps(const std::byte* word, std::span<const std::byte> memory) {
 
 }  // namespace
 
+Result<void> DeviceWords::prepare(int device) {
+  if (auto ready = copies_.prepare(device); !ready) return ready;
+  if (!pinned_.empty() || !begun_.empty()) return {};
+  // Now: while a kernel runs, cuMemHostAlloc may wait for it, and the kernel for a word.
+  std::byte* const block = copies_.take_bounce();
+  if (block == nullptr) return Error(Status::no_memory, "there is no pinned memory for words of GPUs");
+  for (std::size_t i = 0; i < kMostBegun; ++i) pinned_.push_back(block + i * 64);
+  return {};
+}
+
 void DeviceWords::change(std::byte* word, int device, std::uint8_t code, const wire::AtomicBody& body, Waiter waiter) {
   Change& change = waiting_.emplace_back();
   change.device = device;
@@ -57,10 +67,6 @@ void DeviceWords::write(MirroredWords& words, std::size_t index, Waiter waiter) 
 }
 
 std::byte* DeviceWords::take_pinned() {
-  if (!std::exchange(has_pinned_, true)) {
-    std::byte* const block = copies_.take_bounce();
-    for (std::size_t i = 0; block != nullptr && i < kMostBegun; ++i) pinned_.push_back(block + i * 64);
-  }
   if (pinned_.empty()) return nullptr;
   std::byte* const taken = pinned_.back();
   pinned_.pop_back();

@@ -72,7 +72,7 @@ class DeviceWords {
   };
 
   /// Opens what changes there need. Before kernels run: the first copy of a GPU may wait for those that do.
-  Result<void> prepare(int device) { return copies_.prepare(device); }
+  Result<void> prepare(int device);
   /// Begins an atomic on a word that lies where `find_word` says.
   void change(std::byte* word, int device, std::uint8_t code, const wire::AtomicBody& body, Waiter waiter);
   /// Begins to write the latest value of a word. Changes that come while a write of the same word is under way share
@@ -120,13 +120,12 @@ class DeviceWords {
   void end(Change& change, Outcome outcome);
   std::byte* take_pinned();
 
-  fabric::DeviceCopies copies_;
+  fabric::DeviceCopies copies_{1};
   Changes waiting_;  ///< in the order they came
   Changes begun_;
   std::unordered_set<std::uintptr_t> busy_;               ///< lines of those begun
   std::unordered_map<const std::byte*, Change*> writes_;  ///< those waiting, by word
   std::vector<std::byte*> pinned_;                        ///< eight bytes each, free
-  bool has_pinned_ = false;
   std::vector<End> ended_;
 };
 

@@ -134,22 +134,6 @@ Result<void> WindowState::store_pair(WorldState& world, void* to, std::uint64_t 
 
 }  // namespace window_detail
 
-namespace {
-
-/// Opens what `store_pair` and copies of this process need on the GPU of this memory. Now: later, kernels may be
-/// waiting for just that, and opening it may wait for them.
-Result<void> prepare_copies(WorldState& world, std::span<std::byte> memory) {
-  const auto device = memory::find_device(memory.data());
-  if (!device) return {};
-  const std::lock_guard lock(world.base().copies_mutex);
-  fabric::DeviceCopies& copies = world.base().copies;
-  if (auto prepared = copies.prepare(device->device); !prepared) return prepared;
-  if (std::byte* const bounce = copies.take_bounce()) copies.give_bounce(bounce);
-  return {};
-}
-
-}  // namespace
-
 using window_detail::WindowAccess;
 using window_detail::WindowState;
 using window_detail::WorldAccess;
@@ -160,7 +144,6 @@ Result<Window> LoneWindow::open(World& world, std::span<std::byte> memory) {
   }
   auto state = std::make_unique<WindowState>(WorldAccess::state(world));
   if (auto begun = state->begin(memory, 0, {.signals = 0, .counters = 0}); !begun) return std::move(begun.error());
-  if (auto prepared = prepare_copies(WorldAccess::state(world), memory); !prepared) return std::move(prepared.error());
   state->stand_alone();
   return WindowAccess::make(std::move(state));
 }

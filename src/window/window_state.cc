@@ -216,6 +216,9 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
   own_signals_ = options.signal_memory.data() == nullptr;
   if (options.signals > UINT32_MAX) return Error(Status::out_of_range, "more than 2^32 signals in one window");
   if (auto taken = take_memory(memory, bytes, options); !taken) return taken;
+  if (on_device_) {
+    if (auto ready = base_.prepare_copies(exposed_region_.memory); !ready) return ready;
+  }
   if (!own_signals_) {
     auto words = take_words("signal_memory", options.signal_memory, storage_->own_signals, storage_->device_signals);
     if (!words) return std::move(words.error());

@@ -10,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "base/store_barrier.hpp"
+#include "memory/location.hpp"
 #include "window/assemble.hpp"
 #include "window/world_state.hpp"
 
@@ -121,6 +122,13 @@ World::World(World&&) noexcept = default;
 World& World::operator=(World&&) noexcept = default;
 World::~World() = default;
 
+Result<void> WorldState::prepare_copies(std::span<const std::byte> memory) {
+  const auto device = memory::find_device(memory.data());
+  if (!device) return {};
+  const std::lock_guard lock(copies_mutex);
+  return copies.prepare(device->device);
+}
+
 Result<WorldAssembly> WorldAssembly::begin(WorldParts parts) {
   if (parts.rank < 0 || parts.rank >= parts.size) {
     return Error(Status::out_of_range, fmt::format("rank {} of {}", parts.rank, parts.size));
@@ -201,6 +209,7 @@ Result<int> World::descriptor() { return state_->base().descriptor(); }
 bool World::arm() { return state_->base().arm(); }
 
 Result<void> World::remember(std::span<const std::byte> memory) {
+  if (auto ready = state_->base().prepare_copies(memory); !ready) return ready;
   const transport::ProgressGuard hold(state_->engine->progress_lock());
   return state_->engine->cache().remember(memory);
 }

@@ -61,7 +61,9 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   DirectUse direct_use;
   /// Copies of this process to itself, where memory of a GPU takes part.
   std::mutex copies_mutex;
-  fabric::DeviceCopies copies;
+  fabric::DeviceCopies copies{1};
+  /// Now, for memory that is registered: `DeviceCopies::prepare` says why. Nothing for host memory.
+  Result<void> prepare_copies(std::span<const std::byte> memory);
 
  private:
   void disarm();

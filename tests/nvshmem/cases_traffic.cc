@@ -1,6 +1,7 @@
 /// Transfers, atomics and their order.
 #include <signal.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "cases.hpp"
@@ -37,6 +38,18 @@ void Traffic<Transport>::transfers(const Start& start) {
       EXPECT(pe.barrier());
     }
   }
+  // Calls that wait: done when they return, without a quiet.
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{70'001}, std::size_t{2'000'000}}) {
+    for (int to = 0; to < pe.pes(); ++to) {
+      const std::size_t slot = me * room;
+      fill(std::span(source).first(bytes), 7000 * me + bytes);
+      EXPECT(pe.rma(abi::RmaOp::put, to, 0, slot, source.data(), bytes, kHost, true) == 0);
+      std::ranges::fill(brought, std::byte{});
+      EXPECT(pe.rma(abi::RmaOp::get, to, 0, slot, brought.data(), bytes, kHost, true) == 0);
+      EXPECT(std::memcmp(source.data(), brought.data(), bytes) == 0, "%zu bytes from PE %d at once", bytes, to);
+    }
+  }
+  EXPECT(pe.barrier());
   // Scalars: taken at the call, from a place that is gone after it.
   for (const std::size_t bytes : {1U, 2U, 4U, 8U}) {
     for (int to = 0; to < pe.pes(); ++to) {

@@ -135,10 +135,12 @@ class Pe {
     Chunk& at = chunks_[chunk];
     return {at.bases[static_cast<std::size_t>(pe)] + offset, offset, &at.handles[static_cast<std::size_t>(pe)]};
   }
-  int rma(abi::RmaOp op, int pe, std::size_t chunk, std::size_t offset, void* local, std::size_t bytes, int queue) {
+  /// `waits`: as the host's own calls that return when it is done, without a quiet.
+  int rma(abi::RmaOp op, int pe, std::size_t chunk, std::size_t offset, void* local, std::size_t bytes, int queue,
+          bool waits = false) {
     abi::MemDesc there = remote(pe, chunk, offset);
     abi::MemDesc here{local, 0, nullptr};
-    return ops().rma(transport_, pe, {op, 1, 0, nullptr}, &there, &here, {bytes, 1, 1, 1}, queue);
+    return ops().rma(transport_, pe, {op, waits ? 0 : 1, 0, nullptr}, &there, &here, {bytes, 1, 1, 1}, queue);
   }
   int put(int pe, std::size_t chunk, std::size_t offset, const void* from, std::size_t bytes, int queue = kProxy) {
     return rma(abi::RmaOp::put, pe, chunk, offset, const_cast<void*>(from), bytes, queue);

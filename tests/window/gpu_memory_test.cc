@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/random.hpp"
@@ -175,6 +176,47 @@ TEST(GpuWindow, ARangeThatLeavesItsAllocationIsRefused) {
 }
 
 /// The window ends while a peer's puts are under way, its memory goes and other memory comes there.
+/// A kernel that waits for a signal, and a program that waits for the kernel in the driver, keep the driver from making
+/// streams, pinned memory and mappings: what brings the signal must not need any.
+TEST(GpuWindow, NothingIsMadeWhileAKernelRuns) {
+  if (const char* const real = std::getenv("TEST_REAL_GPU"); real != nullptr && *real == '1')
+    GTEST_SKIP() << "the double alone counts such calls";
+  for (const bool second_on_gpu : {true, false}) {
+    run_processes(2, [&](World& world, ProcessRendezvous&) {
+      const Gpu gpu;
+      const bool on_gpu = world.rank() == 0 || second_on_gpu;
+      AnyMemory memory(gpu, on_gpu, kWindow);
+      const GpuMemory source(gpu, kWindow);
+      const GpuMemory signals(gpu, 64);
+      WindowOptions options;
+      if (on_gpu) options.signal_memory = {reinterpret_cast<std::uint64_t*>(signals.data()), 8};
+      auto window = must(Window::adopt(world, memory.span(), options));
+      must(world.remember({source.data(), source.size()}));
+      must(window.barrier());
+
+      gpu.call<void(int)>("cuda_double_kernel")(1);
+      const int other = 1 - world.rank();
+      std::vector<std::byte> host(kWindow);
+      for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{300'000}, kWindow / 2}) {
+        for (const int to : {other, world.rank()}) {
+          must(window.put(to, 8, source.data(), bytes));
+          must(window.put(to, 8, host.data(), bytes));
+          must(window.wait(must(window.get(to, 8, source.data(), bytes))));
+          must(window.wait(must(window.get(to, 8, host.data(), bytes))));
+          must(window.put_signal(to, 8, source.data(), bytes, {1, 1}));
+          std::uint64_t before = 0;
+          must(window.wait(must(window.fetch_atomic<std::uint64_t>(to, 0, AtomicOp::add, &before, 1))));
+        }
+      }
+      must(window.wait_signal(1, Comparison::greater_equal, 8));
+      must(window.barrier());
+      EXPECT_EQ(gpu.call<std::uint64_t()>("cuda_double_held_up")(), 0U);
+      gpu.call<void(int)>("cuda_double_kernel")(0);
+      must(window.close());
+    });
+  }
+}
+
 TEST(GpuWindow, NothingIsWrittenAfterItsEnd) {
   run_processes(2, [](World& world, ProcessRendezvous& rendezvous) {
     const Gpu gpu;

@@ -397,6 +397,7 @@ TEST(GpuWindowWords, APutBetweenGpusIsOneCopy) {
     must(window.barrier());
     std::uint64_t before = 0;
     if (gpu.is_double()) before = gpu.call<std::uint64_t()>("cuda_double_copies")();
+    must(window.barrier());
     if (world.rank() == 0) must(window.put_signal(1, 0, source.data(), kBytes, {0, 1}));
     if (world.rank() == 1) {
       must(window.wait_signal(0, Comparison::equal, 1));

@@ -111,12 +111,15 @@ std::optional<ShmRail::DeviceSource> ShmRail::resolve(Peer& peer, std::uint64_t 
     const auto found = driver->find(address);
     if (!found || found->id != share.handle.id || share.base + offset + bytes > found->base + found->bytes)
       return std::nullopt;
+    if (!device_copies_.prepare(found->device)) return std::nullopt;
     return DeviceSource{address, nullptr, found->device};
   }
   if (share.mapping == nullptr) {
     auto mapping = driver->map(share.handle, device);
-    if (!mapping) {
-      log_warn(in_log(), "a peer's GPU memory cannot be mapped: {}", mapping.error().text());
+    Result<void> ready;
+    if (mapping) ready = device_copies_.prepare((*mapping)->device());
+    if (!mapping || !ready) {
+      log_warn(in_log(), "a peer's GPU memory cannot be mapped: {}", (mapping ? ready.error() : mapping.error()).text());
       share.unusable = true;
       return std::nullopt;
     }

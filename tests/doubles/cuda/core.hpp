@@ -94,6 +94,8 @@ struct State {
   std::atomic<unsigned> copy_us{0};
   std::atomic<std::uint64_t> copies{0};
   std::atomic<std::uint64_t> failing_copy{0};
+  std::atomic<bool> kernel{false};
+  std::atomic<std::uint64_t> held_up{0};
   std::atomic<Code> failure[kMostDevices]{};  ///< what every later call on the device says
 
   /// With the mutex held.
@@ -104,6 +106,8 @@ struct State {
 };
 
 State& state();
+/// A kernel runs: a call that waits for it, as the driver's calls that make something may, is counted and to fail.
+bool kernel_holds_up();
 /// Addresses that nothing can touch; 0: none left.
 Address reserve(std::size_t bytes);
 void unreserve(Address address, std::size_t bytes);

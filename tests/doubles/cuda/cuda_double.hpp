@@ -38,4 +38,9 @@ void cuda_double_set_copy_us(unsigned microseconds);
 /// The copy that fails, counted from now on: 1 is the next, 0 none. Its device is broken then, until it is mended.
 void cuda_double_fail_copy(std::uint64_t number);
 void cuda_double_mend();
+/// 1: a kernel runs from now on, until 0. Meanwhile calls that make memory, mappings, streams or events fail, where the
+/// driver's might wait for the kernel.
+void cuda_double_kernel(int runs);
+/// How many have failed so.
+std::uint64_t cuda_double_held_up();
 }

@@ -37,6 +37,12 @@ State& state() {
   return *only;
 }
 
+bool kernel_holds_up() {
+  if (!state().kernel) return false;
+  ++state().held_up;
+  return true;
+}
+
 int current_device() { return t_stack.empty() || t_stack.back() == nullptr ? -1 : t_stack.back()->device; }
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }

@@ -52,3 +52,7 @@ CUDA_DOUBLE_CALL void cuda_double_fail_copy(std::uint64_t number) {
 CUDA_DOUBLE_CALL void cuda_double_mend() {
   for (auto& failure : state().failure) failure = railyard::accelerator::cuda::kSuccess;
 }
+
+CUDA_DOUBLE_CALL void cuda_double_kernel(int runs) { state().kernel = runs != 0; }
+
+CUDA_DOUBLE_CALL std::uint64_t cuda_double_held_up() { return state().held_up.load(); }

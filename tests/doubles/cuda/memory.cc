@@ -154,6 +154,7 @@ void unreserve(Address address, std::size_t bytes) {
 }
 
 CUDA_DOUBLE_CALL Code cuMemAlloc_v2(Address* address, std::size_t bytes) {
+  if (kernel_holds_up()) return cuda::kNotReady;
   const int device = current_device();
   if (device < 0) return cuda::kInvalidContext;
   if (bytes == 0) return cuda::kInvalidValue;
@@ -195,6 +196,7 @@ CUDA_DOUBLE_CALL Code cuMemFree_v2(Address address) {
 }
 
 CUDA_DOUBLE_CALL Code cuMemHostAlloc(void** address, std::size_t bytes, unsigned /*flags*/) {
+  if (kernel_holds_up()) return cuda::kNotReady;
   if (current_device() < 0) return cuda::kInvalidContext;
   if (bytes == 0) return cuda::kInvalidValue;
   void* const memory = std::aligned_alloc(kPage, round_up(bytes, kPage));
@@ -216,6 +218,7 @@ CUDA_DOUBLE_CALL Code cuMemFreeHost(void* address) {
 }
 
 CUDA_DOUBLE_CALL Code cuMemHostRegister_v2(void* address, std::size_t bytes, unsigned /*flags*/) {
+  if (kernel_holds_up()) return cuda::kNotReady;
   constexpr Code kAlreadyRegistered = 712;
   if (current_device() < 0) return cuda::kInvalidContext;
   State& all = state();

@@ -58,6 +58,7 @@ CUDA_DOUBLE_CALL Code cuIpcGetMemHandle(cuda::IpcHandle* handle, Address address
 }
 
 CUDA_DOUBLE_CALL Code cuIpcOpenMemHandle_v2(Address* address, cuda::IpcHandle handle, unsigned flags) {
+  if (kernel_holds_up()) return cuda::kNotReady;
   if (current_device() < 0) return cuda::kInvalidContext;
   if (flags != cuda::kIpcLazyPeerAccess) return cuda::kInvalidValue;
   State& all = state();
@@ -211,6 +212,7 @@ CUDA_DOUBLE_CALL Code cuMemAddressFree(Address address, std::size_t bytes) {
 
 CUDA_DOUBLE_CALL Code cuMemMap(Address address, std::size_t bytes, std::size_t offset, cuda::MemoryHandle handle,
                                unsigned long long flags) {
+  if (kernel_holds_up()) return cuda::kNotReady;
   State& all = state();
   const std::lock_guard lock(all.mutex);
   const auto found = all.handles.find(handle);
@@ -240,6 +242,7 @@ CUDA_DOUBLE_CALL Code cuMemUnmap(Address address, std::size_t bytes) {
 
 CUDA_DOUBLE_CALL Code cuMemSetAccess(Address address, std::size_t bytes, const cuda::Access* access,
                                      std::size_t count) {
+  if (kernel_holds_up()) return cuda::kNotReady;
   State& all = state();
   const std::lock_guard lock(all.mutex);
   const auto range = all.ranges.find(address);

@@ -136,6 +136,7 @@ Code copy_now(Address to, Address from, std::size_t bytes) {
 }  // namespace
 
 CUDA_DOUBLE_CALL Code cuStreamCreateWithPriority(cuda::Stream* stream, unsigned /*flags*/, int /*priority*/) {
+  if (kernel_holds_up()) return cuda::kNotReady;
   const int device = current_device();
   if (device < 0) return cuda::kInvalidContext;
   *stream = new cuda::StreamObject(device);
@@ -210,6 +211,7 @@ CUDA_DOUBLE_CALL Code cuStreamWriteValue64_v2(cuda::Stream stream, Address addre
 }
 
 CUDA_DOUBLE_CALL Code cuEventCreate(cuda::Event* event, unsigned /*flags*/) {
+  if (kernel_holds_up()) return cuda::kNotReady;
   if (current_device() < 0) return cuda::kInvalidContext;
   *event = new cuda::EventObject;
   const std::lock_guard lock(state().mutex);
