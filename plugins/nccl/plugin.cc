@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "accelerator/waiting_kernels.hpp"
 #include "base/log.hpp"
 #include "calls.hpp"
 #include "log.hpp"
@@ -79,6 +80,9 @@ Result<bool> Plugin::init_one_sided(const char* table, nccl_logger logger) {
   if (!std::exchange(one_sided_announced_, true))
     inform(wanted ? fmt::format("{}: one-sided operations over all rails of a device", table)
                   : std::string("GIN and RMA are not offered to NCCL (RAILYARD_NCCL_GIN=on offers them)"));
+  if (const std::string advice = accelerator::advice_for_waiting_kernels();
+      wanted && !advice.empty() && !std::exchange(advised_, true))
+    log_warn("GIN: {}", advice);
   return wanted;
 }
 

@@ -86,6 +86,7 @@ class Plugin {
   std::mutex mutex_;
   bool ready_ = false;
   bool one_sided_announced_ = false;
+  bool advised_ = false;
   Settings settings_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<InitContext>> init_contexts_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "accelerator/waiting_kernels.hpp"
 #include "base/log.hpp"
 #include "log.hpp"
 #include "rails.hpp"
@@ -32,6 +33,8 @@ Result<void> State::connect(abi::Bootstrap* bootstrap, int pe, int pes) {
     if (!lane) return std::move(lane.error());
     opened[i] = std::move(*lane);
   }
+  if (const std::string advice = accelerator::advice_for_waiting_kernels(); gpu_ && !advice.empty())
+    log_warn("NVSHMEM transport: {}; `railyard nvshmem-env` prints all that is to be set", advice);
   std::ranges::move(opened, lanes_);
   bootstrap_ = std::move(*met);
   return {};

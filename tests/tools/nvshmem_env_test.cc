@@ -96,9 +96,11 @@ TEST_F(NvshmemEnv, AnRpathWithATransportOfItsOwnNeedsAPreload) {
   EXPECT_EQ(found->rpath, "${ORIGIN}");
   EXPECT_TRUE(found->has_stock_transport);
   const auto variables = nvshmem_variables(*found, ours("librailyard-nvshmem-3.so"));
-  ASSERT_EQ(variables.size(), 2U);
+  ASSERT_EQ(variables.size(), 4U);
   EXPECT_EQ(variables[0].name + "=" + variables[0].value, "NVSHMEM_REMOTE_TRANSPORT=libfabric");
-  EXPECT_EQ(variables[1].name + "=" + variables[1].value, "LD_PRELOAD=" + ours("librailyard-nvshmem-3.so"));
+  EXPECT_EQ(variables[1].name + "=" + variables[1].value, "CUDA_MODULE_LOADING=EAGER");
+  EXPECT_EQ(variables[2].name + "=" + variables[2].value, "CUDA_DEVICE_MAX_CONNECTIONS=32");
+  EXPECT_EQ(variables[3].name + "=" + variables[3].value, "LD_PRELOAD=" + ours("librailyard-nvshmem-3.so"));
 }
 
 TEST_F(NvshmemEnv, WithoutOneTheLibraryPathIsEnough) {

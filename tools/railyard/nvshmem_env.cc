@@ -164,7 +164,12 @@ Result<std::string> find_transport(int major, const std::string& folder) {
 }
 
 std::vector<Variable> nvshmem_variables(const NvshmemHost& host, const std::string& transport) {
-  std::vector<Variable> variables{{"NVSHMEM_REMOTE_TRANSPORT", "libfabric"}};
+  // Loading a kernel while another runs holds up all that is submitted to the GPU until that one ends. One that waits
+  // for a put would wait for ever, because the GPU itself copies the bytes.
+  // So does work of another stream in the same hardware queue.
+  std::vector<Variable> variables{{"NVSHMEM_REMOTE_TRANSPORT", "libfabric"},
+                                  {"CUDA_MODULE_LOADING", "EAGER"},
+                                  {"CUDA_DEVICE_MAX_CONNECTIONS", "32"}};
   if (host.has_stock_transport) {
     variables.push_back({"LD_PRELOAD", transport, true});
   } else {
@@ -191,10 +196,11 @@ std::string why(const NvshmemHost& host) {
 
 /// For `eval`: what people read are comments.
 std::string shell_text(const NvshmemHost& host, const std::string& transport, const std::vector<Variable>& variables) {
-  std::string text = fmt::format("# NVSHMEM {}: {}, transports of major {}\n# {}\n# Railyard's: {}\n",
-                                 host.version.empty() ? "of unknown version" : host.version, host.path, host.major,
-                                 why(host), transport);
-  std::string back = "unset NVSHMEM_REMOTE_TRANSPORT";
+  std::string text = fmt::format(
+      "# NVSHMEM {}: {}, transports of major {}\n# {}\n# Railyard's: {}\n"
+      "# CUDA_*: a kernel that waits for a put must not hold up the GPU's copies\n",
+      host.version.empty() ? "of unknown version" : host.version, host.path, host.major, why(host), transport);
+  std::string back = "unset NVSHMEM_REMOTE_TRANSPORT CUDA_MODULE_LOADING CUDA_DEVICE_MAX_CONNECTIONS";
   for (const Variable& each : variables) {
     if (each.is_list) {
       text += fmt::format("export {0}='{1}'${{{0}:+:${0}}}\n", each.name, each.value);

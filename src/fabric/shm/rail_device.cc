@@ -54,7 +54,9 @@ bool ShmRail::tell_share(Peer& peer, DeviceMemory& memory, Trouble& trouble) {
   if (memory.shared == nullptr && !peer.memory.own()) {
     auto shared = accelerator::loaded_driver()->share(memory.allocation);
     if (!shared) {
-      log_warn(in_log(), "{} bytes of GPU {} cannot be shared: {}", memory.allocation.bytes, memory.allocation.device,
+      // No warning: an operation that needs it fails and says so. Words of NCCL's cannot be exported and are never
+      // read.
+      log_info(in_log(), "{} bytes of GPU {} cannot be shared: {}", memory.allocation.bytes, memory.allocation.device,
                shared.error().text());
       trouble = kNotMapped;
       return false;
@@ -119,7 +121,8 @@ std::optional<ShmRail::DeviceSource> ShmRail::resolve(Peer& peer, std::uint64_t 
     Result<void> ready;
     if (mapping) ready = device_copies_.prepare((*mapping)->device());
     if (!mapping || !ready) {
-      log_warn(in_log(), "a peer's GPU memory cannot be mapped: {}", (mapping ? ready.error() : mapping.error()).text());
+      log_warn(in_log(), "a peer's GPU memory cannot be mapped: {}",
+               (mapping ? ready.error() : mapping.error()).text());
       share.unusable = true;
       return std::nullopt;
     }
