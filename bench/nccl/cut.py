@@ -1,28 +1,55 @@
-"""Cuts a rail from inside the process that uses it: shuts down the TCP connections of one listener, again and again.
+#!/usr/bin/env python3
+"""Cuts a rail of this process, or of another: shuts down the TCP connections of one listener, again and again.
 
 A rail's connections have one thing in common: at one end or the other, the rail's listening port. NCCL and torch have
 listeners too, so the one whose connections carried most is taken: the busiest is a rail.
+
+  cut.py PID [SECONDS]   that process's (as its owner or root), for so long (2)
 """
 import contextlib
+import ctypes
 import fcntl
 import os
 import socket
 import struct
+import sys
 import threading
 import termios
+import time
 
 AGAIN_S = 0.02  # between two looks for connections that came back
 TCP_INFO_BYTES = 192
 BYTES_ACKED_AT = 120  # in struct tcp_info: bytes acknowledged, then bytes received
+PIDFD_GETFD = 438
 
 
-def sockets():
-    """Every TCP socket of this process, as duplicates that must be closed."""
-    for name in os.listdir("/proc/self/fd"):
+def duplicate(process, number):
+    """Descriptor `number` of that process (a pidfd), or of this one (None)."""
+    if process is None:
+        return os.dup(number)
+    copy = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, process, number, 0)
+    if copy < 0:
+        raise OSError(ctypes.get_errno(), f"pidfd_getfd of descriptor {number}")
+    return copy
+
+
+def sockets(pid=None):
+    """Every TCP socket of a process, as duplicates that must be closed."""
+    folder = f"/proc/{pid or 'self'}/fd"
+    process = None if pid is None else os.pidfd_open(pid)
+    try:
+        yield from tcp_sockets(folder, process)
+    finally:
+        if process is not None:
+            os.close(process)
+
+
+def tcp_sockets(folder, process):
+    for name in os.listdir(folder):
         with contextlib.suppress(OSError):
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+            if not os.readlink(f"{folder}/{name}").startswith("socket:"):
                 continue
-            found = socket.socket(fileno=os.dup(int(name)))
+            found = socket.socket(fileno=duplicate(process, int(name)))
             if found.type == socket.SOCK_STREAM and found.family in (socket.AF_INET, socket.AF_INET6):
                 yield found
             else:
@@ -45,10 +72,10 @@ def under_way(found):
     return struct.unpack("i", answer)[0]
 
 
-def connections():
+def connections(pid=None):
     """{port of the listener at either end: its connections}; the caller closes them."""
     listening, connected = set(), []
-    for found in sockets():
+    for found in sockets(pid):
         with found if is_listener(found) else contextlib.nullcontext():
             if is_listener(found):
                 listening.add(found.getsockname()[1])
@@ -72,12 +99,13 @@ def close_all(groups):
 
 
 class Rail:
-    """The busiest rail of this process."""
+    """The busiest rail of a process: of this one, if none is named."""
 
-    def __init__(self):
-        groups = connections()
+    def __init__(self, pid=None):
+        self.pid = pid
+        groups = connections(pid)
         if not groups:
-            raise RuntimeError("this process has no TCP connection at all: is RAILYARD_SHARED_MEMORY off?")
+            raise RuntimeError("the process has no TCP connection at all: is RAILYARD_SHARED_MEMORY off?")
         self.carried = {port: sum(map(carried, group)) for port, group in groups.items()}
         self.port = max(self.carried, key=self.carried.get)
         self.victims = groups.pop(self.port)
@@ -100,7 +128,7 @@ class Rail:
 
     def keep_dead(self):
         while not self.stop.wait(AGAIN_S):
-            groups = connections()
+            groups = connections(self.pid)
             self.shut(groups.pop(self.port, []))
             close_all(groups)
 
@@ -111,3 +139,19 @@ class Rail:
     def report(self):
         return {"port": self.port, "connections_cut": self.cuts, "bytes_under_way": self.under_way,
                 "carried_by_listener": self.carried}
+
+
+def main():
+    if len(sys.argv) not in (2, 3) or not sys.argv[1].isdigit():
+        print(__doc__, file=sys.stderr)
+        return 64
+    rail = Rail(int(sys.argv[1]))
+    rail.cut()
+    time.sleep(float(sys.argv[2]) if len(sys.argv) == 3 else 2.0)
+    rail.release()
+    print(f"cut: {rail.cuts} connections of the rail at port {rail.port}")
+    return 0 if rail.cuts > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

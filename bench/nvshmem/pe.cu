@@ -344,11 +344,13 @@ void measure(Heap& heap) {
   std::fflush(stdout);
 }
 
-/// Traffic for as long as something is done to a rail: every byte is looked at.
+/// Traffic for as long as something is done to a rail: every byte is looked at, and each second has its rate.
 void keep_going(Heap& heap, int seconds) {
   const std::size_t bytes = std::size_t{1} << 20;
   std::uint64_t round = 0;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  const auto start = std::chrono::steady_clock::now();
+  const auto end = start + std::chrono::seconds(seconds);
+  std::vector<int> rates(static_cast<std::size_t>(seconds) + 60);  ///< by second
   std::uint64_t* const more = heap.signals + 8;
   for (;;) {
     ++round;
@@ -370,8 +372,13 @@ void keep_going(Heap& heap, int seconds) {
     expect(heap.wrong(heap.target, bytes, static_cast<unsigned>(round) + static_cast<unsigned>(peer)) == 0,
            "a put of traffic");
     nvshmem_barrier_all();
+    const auto second = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start);
+    ++rates[std::min(static_cast<std::size_t>(second.count()), rates.size() - 1)];
   }
-  if (me == 0) std::printf("forever    %llu exchanges of 1 MiB\n", static_cast<Word>(round - 1));
+  if (me != 0) return;
+  std::printf("forever    %llu exchanges of 1 MiB; in each second:", static_cast<Word>(round - 1));
+  for (int i = 0; i < seconds; ++i) std::printf(" %d", rates[static_cast<std::size_t>(i)]);
+  std::printf("\n");
 }
 
 nvshmemx_uniqueid_t agree_on_id(const char* path) {
