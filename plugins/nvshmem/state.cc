@@ -7,6 +7,7 @@
 #include "accelerator/waiting_kernels.hpp"
 #include "base/log.hpp"
 #include "log.hpp"
+#include "memory/location.hpp"
 #include "rails.hpp"
 
 namespace railyard::nvshmem {
@@ -33,8 +34,6 @@ Result<void> State::connect(abi::Bootstrap* bootstrap, int pe, int pes) {
     if (!lane) return std::move(lane.error());
     opened[i] = std::move(*lane);
   }
-  if (const std::string advice = accelerator::advice_for_waiting_kernels(); gpu_ && !advice.empty())
-    log_warn("NVSHMEM transport: {}; `railyard nvshmem-env` prints all that is to be set", advice);
   std::ranges::move(opened, lanes_);
   bootstrap_ = std::move(*met);
   return {};
@@ -61,6 +60,11 @@ Result<void> State::register_memory(abi::MemHandle& handle, std::span<std::byte>
   if (memory.data() == nullptr || memory.empty())
     return Error(Status::invalid, fmt::format("{} bytes at {}", memory.size(), static_cast<void*>(memory.data())));
   const std::lock_guard lock(mutex_);
+  if (!advised_ && memory::find_device(memory.data())) {
+    advised_ = true;
+    if (const std::string advice = accelerator::advice_for_waiting_kernels(); !advice.empty())
+      log_warn("NVSHMEM transport: {}; `railyard nvshmem-env` prints all that is to be set", advice);
+  }
   const std::uint32_t number = registrations_made_ + 1;
   Handle made;
   made.pe = static_cast<std::uint32_t>(bootstrap_->rank());

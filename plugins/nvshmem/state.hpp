@@ -47,6 +47,7 @@ class State {
   std::unique_ptr<Lane> lanes_[kLanes];  ///< the host's, its proxy's
   std::mutex mutex_;                     ///< of what follows
   std::uint32_t registrations_made_ = 0;
+  bool advised_ = false;
   std::map<std::uint32_t, Registration> registrations_;
 };
 
