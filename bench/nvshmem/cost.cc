@@ -69,7 +69,6 @@ class Bench {
     if (on_gpu) {
       gpu_.emplace();
       heap_.emplace(*gpu_, kWindow);
-      place_.emplace(*gpu_, 64);
       source_gpu_.emplace(*gpu_, kWindow);
     }
     if (!pe_.init() || !pe_.connect()) std::_Exit(2);
@@ -154,7 +153,6 @@ class Bench {
 
   std::optional<railyard::test::Gpu> gpu_;
   std::optional<railyard::test::GpuMemory> heap_;
-  std::optional<railyard::test::GpuMemory> place_;
   std::optional<railyard::test::GpuMemory> source_gpu_;
   std::vector<std::byte> host_heap_;
   std::vector<std::byte> host_source_;
