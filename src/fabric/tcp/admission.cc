@@ -44,8 +44,9 @@ void TcpRail::look_at_admissions() {
   const int count = ::epoll_wait(admission_set_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
-    if (event.data.u64 == kListenerMark) {
-      accept_some();
+    if (event.data.u64 == kListenerMark || event.data.u64 == kMisroutedMark) {
+      const bool misrouted = event.data.u64 == kMisroutedMark;
+      accept_from(misrouted ? misrouted_listener_.get() : listener_.get(), misrouted);
       continue;
     }
     auto* const one = reinterpret_cast<Unproven*>(event.data.u64);
@@ -60,12 +61,13 @@ void TcpRail::look_at_admissions() {
   if (wasted_ > kFreely) admission_opens_at_ = began + std::min(kShare * spent, kMostClosed);
 }
 
-void TcpRail::accept_some() {
+void TcpRail::accept_from(int listener, bool misrouted) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Fd socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
     Unproven& one = slot_for_unproven();
     one.socket = std::move(socket);
+    one.misrouted = misrouted;
     one.since = now_ns();
     if (!watch_fd(admission_set_.get(), one.socket.get(), EPOLLIN | EPOLLRDHUP,
                   reinterpret_cast<std::uintptr_t>(&one))) {
@@ -119,8 +121,9 @@ void TcpRail::read_unproven(Unproven& one) {
 
 /// Two rails that connect to each other at the same time end up with one connection: that of the rail with the smaller
 /// name.
-Verdict TcpRail::judge(const Hello& hello) {
+Verdict TcpRail::judge(const Hello& hello, bool misrouted) {
   if (!welcome(hello.tag)) return Verdict::fenced;
+  if (misrouted) return Verdict::misrouted;
   if (hello.insists || hello.tag.facing == LinkId{} || hello.from == own_.name) return Verdict::accepted;
   for (const auto& link : links_) {
     if (link->state == TcpLink::State::free || link->state == TcpLink::State::lost) continue;
@@ -135,7 +138,7 @@ Verdict TcpRail::judge(const Hello& hello) {
 
 void TcpRail::admit(Unproven& one) {
   const Hello hello = one.transcript.hello;
-  const Verdict verdict = judge(hello);
+  const Verdict verdict = judge(hello, one.misrouted);
   const auto answer = one.transcript.verdict(verdict, admission_key_);
   const bool told =
       ::send(one.socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(answer.size());
@@ -147,6 +150,7 @@ void TcpRail::admit(Unproven& one) {
   tune(socket.get(), socket_options_, hello.tag.traffic_class);
   Connection& connection = add_connection(std::move(socket), Connection::Phase::standing);
   connection.peer = hello.from;
+  reached_.insert(hello.from);
   connection.leaves_host = leaves_host(connection.socket.get());
   seat_inbound(connection, hello.tag);
   activate(connection);
