@@ -148,7 +148,9 @@ class TcpRail final : public Rail {
   void accept_from(int listener, bool misrouted);
   void read_unproven(Unproven& one);
   void drop(Unproven& one);
-  Unproven& slot_for_unproven();
+  bool make_room_for_unproven();
+  /// Whether somebody with the same nonce is there: every genuine attempt has one of its own.
+  bool recorded(const Hello& hello) const;
   Verdict judge(const Hello& hello, bool misrouted);
   void admit(Unproven& one);
 
