@@ -30,6 +30,15 @@ class PendingEvents {
     event.blame = blame;
     push(event);
   }
+  /// A link that somebody refuses who may not be the peer's machine.
+  void push_unverified(RemoteId remote, int error) {
+    Event event;
+    event.kind = Event::Kind::lost;
+    event.remote = remote;
+    event.error = error;
+    event.unverified = true;
+    push(event);
+  }
   void push_left(const LinkTag& link) {
     Event event;
     event.kind = Event::Kind::left;

@@ -183,8 +183,7 @@ struct Event {
     landed,  ///< a remote write with immediate arrived; its bytes are visible. `context` is null, or a receive it used
              ///< up
     failed,  ///< the operation of `context` failed; `error` says why
-    lost,    ///< the link to `remote` is broken: to be disconnected. `refused`: its machine answers, nobody is there.
-             ///< `unwanted`: the peer's rail is there and does not take this epoch
+    lost,    ///< the link to `remote` is broken: to be disconnected. `refused`, `unverified` and `unwanted` say more
     left,    ///< a peer's link to here, `link`, has ended without being fenced
     rail_down,  ///< this rail's interface cannot carry anything now
     rail_up,    ///< it can again
@@ -195,8 +194,10 @@ struct Event {
   PostContext* context = nullptr;
   int error = 0;              ///< the driver's code, for `describe_error`
   Blame blame = Blame::link;  ///< of a `failed` or `lost`: not `link` where something that the link carried may be why
-  bool refused = false;
-  bool unwanted = false;
+  bool refused = false;       ///< its machine answers, nobody is there: proof that the process is gone
+  bool unverified =
+      false;              ///< somebody refuses, and nothing shows that it is the peer's machine: this way leads nowhere
+  bool unwanted = false;  ///< the peer's rail is there and does not take this epoch
   RemoteId remote = 0;
   LinkTag link = {};
 };

@@ -39,6 +39,7 @@ void Engine::on_lost(std::size_t rail, const fabric::Event& event) {
   Route& route = *refs[event.remote].route;
   Link& link = route.links[refs[event.remote].index];
   link.health.refused = event.refused;
+  link.health.unverified = event.unverified;
   link.health.unwanted = event.unwanted ? static_cast<std::uint8_t>(std::min(link.health.unwanted + 1, 100)) : 0;
   if (link.health.state == LinkState::trying) {
     if (link.health.on(LinkEvent::lost) == LinkAction::retry) attempt_failed(route, link);
@@ -233,7 +234,7 @@ void Engine::try_link(Route& route, Link& link) {
   health.asked = 0;
   health.vouched_since = 0;
   health.epoch_began = route.rounds;
-  health.refused = false;
+  health.refused = health.unverified = false;
   health.since = beat_;
   const auto connected = peer ? connect_link(route, link, *peer) : Result<void>(peer.error().copy());
   if (connected) {

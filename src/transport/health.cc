@@ -274,8 +274,12 @@ void Engine::look_at_silence(Route& route) {
   const std::int64_t silence = beat_ - sign;
   if (silence < peer_timeout_ / 2) return;
   if (silence >= peer_timeout_) {
-    return lose_peer(route, fmt::format("silent for {:.1f} s, and nothing says that its process lives",
-                                        static_cast<double>(silence) * 1e-9));
+    const bool turned_away = std::ranges::any_of(route.links, [](const Link& link) { return link.health.unverified; });
+    return lose_peer(route, fmt::format("silent for {:.1f} s, and nothing says that its process lives{}",
+                                        static_cast<double>(silence) * 1e-9,
+                                        turned_away ? " (connections to it are refused: by a packet filter, or by "
+                                                      "another machine at its address, if it lives)"
+                                                    : ""));
   }
   if (route.renewed_for == sign) return;
   // Half of its time is over: connections that lost what they carried, or wait ever longer to send it again, are made

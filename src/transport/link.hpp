@@ -47,6 +47,7 @@ struct LinkHealth {
   bool refused = false;        ///< the last attempt found the peer's machine, and nobody there
   bool told = false;           ///< its loss was told as a warning: its return is, too
   std::uint8_t unwanted = 0;   ///< attempts in a row that the peer's rail refused
+  bool unverified = false;     ///< it was refused by somebody who may not be the peer's machine
   std::uint32_t failures = 0;  ///< attempts in a row that came to nothing
   std::uint8_t answers = 0;    ///< pings answered in a row while trying
   LossCause cause = LossCause::broken;

@@ -20,11 +20,12 @@ constexpr std::int64_t kMostReturn = 2'000'000'000;
 
 }  // namespace
 
-/// Over every link that leads anywhere the peer's machine has answered that nobody is there.
+/// Over every link that leads anywhere the peer's machine has answered that nobody is there. What somebody refuses who
+/// may be another machine, or a packet filter, is no such answer: if there are no others, the peer's time decides.
 bool Engine::nobody_there(const Route& route) const {
   bool refused = false;
   for (const Link& link : route.links) {
-    const bool blind = rail_states_[link.rail()].down;
+    const bool blind = rail_states_[link.rail()].down || link.health.unverified;
     if (link.health.state != LinkState::down || (!blind && !link.health.refused)) return false;
     refused |= !blind;
   }

@@ -135,6 +135,89 @@ TEST_P(TcpAdmission, HalvesOfGreetingsHoldAFewSlotsForAWhile) {
   EXPECT_EQ(seen(b_, Event::Kind::left), 0u);
 }
 
+/// Far more at once than there are slots: each needs a round trip for its proof, and none is pushed out by those who
+/// come after it.
+TEST_P(TcpAdmission, ACrowdWithTheSecretIsAdmittedWithoutPushingEachOtherOut) {
+  struct Client {
+    Fd socket;
+    tcp::Transcript transcript;
+    bool proven = false;
+    bool admitted = false;
+  };
+  constexpr std::size_t kClients = 200;
+  const tcp::Secret key = tcp::admission_key(target().secret, {});
+  ASSERT_TRUE(delivers());
+  const std::size_t before = descriptor_count();
+  std::vector<Client> clients(kClients);
+  std::uint8_t number = 0;
+  std::size_t pushed_out = 0;
+  const auto begin = [&](Client& client) {
+    client = {};
+    client.transcript.hello = hello();
+    client.transcript.hello.nonce.fill(std::byte{number});
+    client.transcript.hello.nonce[0] = static_cast<std::byte>(pushed_out);
+    client.transcript.hello.tag.id = {4711, ++number};
+    client.socket = connect_to_rail();
+    ASSERT_TRUE(static_cast<bool>(client.socket));
+    const auto greeting = client.transcript.hello.pack(key);
+    ASSERT_EQ(::send(client.socket.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(greeting.size()));
+  };
+  for (Client& client : clients) ASSERT_NO_FATAL_FAILURE(begin(client));
+  const auto step = [&](Client& client) {
+    std::array<std::byte, tcp::kVerdictBytes> room{};
+    const std::size_t wanted = client.proven ? tcp::kVerdictBytes : tcp::kChallengeBytes;
+    const ssize_t got = ::recv(client.socket.get(), room.data(), wanted, MSG_DONTWAIT);
+    if (got < 0 && errno == EAGAIN) return;
+    if (got != static_cast<ssize_t>(wanted)) {
+      ++pushed_out;
+      return begin(client);
+    }
+    if (client.proven) {
+      const auto verdict = tcp::parse_verdict(std::span(room).first<tcp::kVerdictBytes>(), client.transcript, key);
+      client.admitted = verdict && verdict->authentic && verdict->verdict == tcp::Verdict::accepted;
+      EXPECT_TRUE(client.admitted);
+      return;
+    }
+    client.transcript.challenge = *tcp::parse_challenge(std::span(room).first<tcp::kChallengeBytes>());
+    const auto proof = client.transcript.proof(key);
+    EXPECT_EQ(::send(client.socket.get(), proof.data(), proof.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(proof.size()));
+    client.proven = true;
+  };
+  const auto admitted = [](const Client& client) { return client.admitted; };
+  for (bool first = true; !std::ranges::all_of(clients, admitted); first = false) {
+    // The rail has had time for all of them before the first one answers.
+    pump_until([n = 0]() mutable { return n++ == 1000; });
+    if (first) {
+      EXPECT_LE(descriptor_count(), before + kClients + kSlots);
+    }
+    for (Client& client : clients)
+      if (!client.admitted) step(client);
+    ASSERT_LE(pushed_out, kClients);
+  }
+  // A machine that stops for two seconds costs those who have a slot at that time.
+  EXPECT_LE(pushed_out, kSlots);
+}
+
+TEST_P(TcpAdmission, ARecordedGreetingHoldsOneSlotHoweverOftenItIsSent) {
+  const auto greeting = hello().pack(tcp::admission_key(target().secret, {}));
+  std::vector<Fd> recorded;
+  for (std::size_t i = 0; i < 2 * kSlots; ++i) {
+    recorded.push_back(connect_to_rail());
+    ASSERT_TRUE(static_cast<bool>(recorded.back()));
+    (void)::send(recorded.back().get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
+  }
+  pump_until([n = 0]() mutable { return n++ == 2000; });
+  std::array<std::byte, 256> room{};
+  const auto challenged = [&](const Fd& one) {
+    return ::recv(one.get(), room.data(), room.size(), MSG_DONTWAIT) == static_cast<ssize_t>(tcp::kChallengeBytes);
+  };
+  EXPECT_LE(std::ranges::count_if(recorded, challenged), 2) << "one, and another when its time is over";
+  connect(a_, b_, {50, 1});
+  EXPECT_TRUE(delivers());
+}
+
 /// 10,000 connections with halves of messages, as fast as another process can make them.
 [[noreturn]] void attack(const tcp::TcpRailAddress& there, std::span<const std::byte> half) {
   std::array<int, 400> open{};

@@ -30,6 +30,9 @@ struct TestHost {
   std::unique_ptr<Rail> rail;
   bool up = true;
   bool lost = false;
+  bool refused = false;     ///< the last loss was told as proof that nobody is there
+  bool unverified = false;  ///< it was told as a refusal that proves nothing
+  std::string why;          ///< the last loss
   std::size_t arrived = 0;
   std::size_t sent = 0;
 
@@ -55,7 +58,12 @@ struct TestHost {
     std::array<Event, 32> events;
     for (std::size_t i = 0, count = rail->poll(events); i < count; ++i) {
       up = (up || events[i].kind == Event::Kind::rail_up) && events[i].kind != Event::Kind::rail_down;
-      lost |= events[i].kind == Event::Kind::lost;
+      if (events[i].kind == Event::Kind::lost) {
+        lost = true;
+        refused = events[i].refused;
+        unverified = events[i].unverified;
+        why = rail->describe_error(events[i].error);
+      }
       arrived += events[i].kind == Event::Kind::received;
       sent += events[i].kind == Event::Kind::sent;
     }
@@ -165,6 +173,44 @@ TEST_F(TcpHosts, ANicThatIsMadeAnewIsListenedOnAgain) {
     give_addresses("10.9.0.1/24", "10.9.0.2/24");
     ASSERT_TRUE(poll_until([&] { return a_.up && b_.up; }));
     connect_and_send(2);
+  });
+}
+
+/// A second device of the host answers for the rail's address, as a macvlan's parent does: packets that arrive there
+/// meet no socket that is bound to the rail's device, and the kernel refuses them. The process is alive all the same.
+TEST_F(TcpHosts, APacketAtTheWrongNicOfThePeerIsNoProofThatItsProcessIsGone) {
+  in_network([&] {
+    lay_cable();
+    const std::string parent = "02:00:00:00:00:0b", own = "02:00:00:00:00:0c";
+    ASSERT_TRUE(b_.do_here("ip link set ryb0 address " + parent));
+    if (!b_.do_here("ip link add link ryb0 name ryb1 address " + own +
+                    " type macvlan mode bridge && ip link set ryb1 addrgenmode none up"))
+      GTEST_SKIP() << "this kernel has no macvlan";
+    ASSERT_TRUE(a_.do_here("ip addr add 10.9.0.1/24 dev rya0"));
+    ASSERT_TRUE(b_.do_here("ip addr add 10.9.0.2/24 dev ryb1"));
+    b_.nic = "ryb1";
+    a_.open_rail();
+    b_.open_rail();
+    // What an ARP answer of the parent's leaves behind.
+    const auto point_at = [&](const std::string& address) {
+      ASSERT_TRUE(a_.do_here("ip neigh replace 10.9.0.2 lladdr " + address + " dev rya0 nud permanent")) << address;
+    };
+    for (const std::uint32_t epoch : {1U, 3U}) {  // before a link has ever led there, and after
+      ASSERT_NO_FATAL_FAILURE(point_at(parent));
+      a_.enter();
+      const auto remote = a_.rail->connect(b_.rail->address(), {1, epoch, 0});
+      ASSERT_TRUE(remote) << remote.error().message();
+      a_.lost = false;
+      ASSERT_TRUE(poll_until([&] { return a_.lost; }));
+      EXPECT_FALSE(a_.refused) << "epoch " << epoch << ": " << a_.why;
+      EXPECT_FALSE(a_.unverified) << "the process has answered";
+      EXPECT_NE(a_.why.find("arp_ignore=1"), std::string::npos) << a_.why;
+      EXPECT_NE(a_.rail->liveness(*remote), Liveness::gone);
+      a_.rail->disconnect(*remote);
+      ASSERT_NO_FATAL_FAILURE(point_at(own));
+      ASSERT_NO_FATAL_FAILURE(connect_and_send(epoch + 1));
+      a_.rail->disconnect(link_);
+    }
   });
 }
 

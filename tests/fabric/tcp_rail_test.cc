@@ -1,7 +1,9 @@
 /// What is particular to rails over our own sockets: shared connections, exact keys, refusals that cost nothing else.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include <set>
 #include <thread>
 
+#include "fabric/tcp/handshake.hpp"
 #include "fabric/tcp/rail.hpp"
 #include "fabric/two_rails.hpp"
 #include "sanitized.hpp"
@@ -332,6 +335,58 @@ TEST_P(TcpRailTest, AStoppedProcessIsAliveAndAKilledOneIsLost) {
   EXPECT_EQ(a_.rail->liveness(*remote), Liveness::gone);
   ::close(pipe[0]);
   ::close(pipe[1]);
+}
+
+/// Whoever refuses may be a packet filter, or another machine at the peer's address.
+TEST_P(TcpRailTest, ARefusalWhereNoConnectionEverLedIsNoProofThatAProcessIsGone) {
+  auto gone = open_bed(GetParam(), 1);
+  ASSERT_TRUE(gone.ok());
+  const auto address = gone->front()->address();
+  gone->clear();
+  const auto remote = a_.rail->connect(address, {900, 1});
+  ASSERT_TRUE(remote.ok());
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1; }));
+  EXPECT_FALSE(find(a_, Event::Kind::lost)->refused);
+  EXPECT_TRUE(find(a_, Event::Kind::lost)->unverified);
+  EXPECT_NE(a_.rail->liveness(*remote), Liveness::gone);
+}
+
+/// A neighbour entry or a packet filter that is being changed refuses once, and so does whoever has the port for a
+/// moment: the link comes about all the same.
+TEST_P(TcpRailTest, OneRefusalIsTriedAgain) {
+  Settings settings = settings_for(GetParam(), 1);
+  auto rails = open_rails(settings);
+  ASSERT_TRUE(rails.ok());
+  const auto known = tcp::TcpRailAddress::parse(rails->front()->address(), "test");
+  ASSERT_TRUE(known);
+  auto remote = a_.rail->connect(known->pack(), {900, 1});
+  ASSERT_TRUE(remote.ok());
+  PostContext word;
+  ASSERT_TRUE(pump({a_.rail.get(), rails->front().get()}, log_,
+                   [&] { return a_.rail->send(*remote, a_.chunk(0, 8, kControl), &word) == Post::posted; }));
+  a_.rail->disconnect(*remote);
+  rails->clear();
+  // At its port sits somebody who rejects whoever comes, and counts.
+  const Fd other(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int again = 1;
+  ASSERT_EQ(::setsockopt(other.get(), SOL_SOCKET, SO_REUSEADDR, &again, sizeof again), 0);
+  ASSERT_EQ(::bind(other.get(), known->endpoint.get(), known->endpoint.length), 0);
+  ASSERT_EQ(::listen(other.get(), 8), 0);
+  log_.clear();
+  remote = a_.rail->connect(known->pack(), {900, 2});
+  ASSERT_TRUE(remote.ok());
+  std::vector<Fd> met;
+  const auto rejection = tcp::pack_rejection();
+  ASSERT_TRUE(pump_until([&] {
+    if (Fd one(::accept4(other.get(), nullptr, nullptr, SOCK_CLOEXEC)); one) {
+      EXPECT_EQ(seen(a_, Event::Kind::lost), 0u) << "given up after " << met.size() << " attempts";
+      (void)::send(one.get(), rejection.data(), rejection.size(), MSG_NOSIGNAL);
+      met.push_back(std::move(one));
+    }
+    return seen(a_, Event::Kind::lost) == 1;
+  }));
+  EXPECT_EQ(met.size(), 3u);
+  EXPECT_TRUE(find(a_, Event::Kind::lost)->refused) << "three times in a row is believed";
 }
 
 }  // namespace

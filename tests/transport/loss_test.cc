@@ -79,6 +79,30 @@ TEST_F(LossTest, APeerThatRefusesEveryLinkAgainAndAgainHasGivenUsUp) {
   EXPECT_EQ(flow_->error.status(), Status::peer_lost);
 }
 
+TEST_F(LossTest, ARefusalBySomebodyWhoMayNotBeThePeersMachineProvesNothing) {
+  open(1);
+  put_small();
+  for (int i = 0; i < 500; ++i) {
+    const auto newest = static_cast<fabric::RemoteId>(rails_[0]->connects.size() - 1);
+    rails_[0]->lose_unverified(newest);
+    pass(1);
+    ASSERT_FALSE(flow_->failed.load()) << "after " << newest + 1 << " refusals";
+  }
+  EXPECT_GT(rails_[0]->connects.size(), 3U);
+  pass(900);
+  ASSERT_TRUE(flow_->failed.load()) << "its time is over: it cannot be reached";
+  EXPECT_EQ(flow_->error.message().find("its process is gone"), std::string::npos) << flow_->error.message();
+}
+
+TEST_F(LossTest, AWayThatLeadsNowhereDoesNotKeepADeadPeerAlive) {
+  open(2);
+  put_small();
+  rails_[1]->lose_unverified(0);
+  rails_[0]->lose(0, true);
+  pass(5);
+  EXPECT_TRUE(flow_->failed.load()) << flow_->error.message();
+}
+
 TEST_F(LossTest, ASilentPeerWhoseProcessLivesIsStalledNotLost) {
   open(2);
   put_four_chunks();

@@ -133,6 +133,10 @@ class ScriptRail final : public fabric::Rail {
     event.unwanted = unwanted;
     events.push_back(event);
   }
+  void lose_unverified(fabric::RemoteId remote) {
+    lose(remote);
+    events.back().unverified = true;
+  }
   void set_interface(bool up) {
     fabric::Event event;
     event.kind = up ? fabric::Event::Kind::rail_up : fabric::Event::Kind::rail_down;

@@ -1,5 +1,9 @@
 /// Admission: who connects has to prove the secret before it becomes a connection. Until then it has one of a few slots
 /// for a few seconds, and those who cannot prove it get a small share of the rail's time, all of them together.
+///
+/// Whoever has greeted keeps its slot: its PROOF is a round trip away, and a crowd of peers that come at the same
+/// moment would otherwise push each other out before any of them gets there. Those for whom there is no slot wait in
+/// the kernel's queue. Without the secret nobody greets, and a recorded HELLO holds one slot however often it is sent.
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -20,7 +24,6 @@ namespace {
 
 constexpr std::int64_t kProveWithin = 2'000'000'000;
 constexpr int kAcceptsAtOnce = 8;
-constexpr std::size_t kAdmissionBatch = 16;
 /// Admission may cost one part in so many of the time, once nobody with the secret has come for `kFreely`.
 constexpr std::int64_t kShare = 25;
 constexpr std::int64_t kFreely = 2'000'000;
@@ -40,19 +43,27 @@ void TcpRail::look_at_admissions() {
   if (began < admission_opens_at_) return;
   const std::int64_t cpu_began = cpu_ns();
   admission_waits_ = false;
-  std::array<epoll_event, kAdmissionBatch> events;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
+  // Room for all there can be: nobody's time runs out over what it has sent and we have not read.
+  std::array<epoll_event, kMostUnproven + 2> events;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
   const int count = ::epoll_wait(admission_set_.get(), events.data(), static_cast<int>(events.size()), 0);
+  bool asked = false;
+  bool asked_elsewhere = false;
   for (int i = 0; i < count; ++i) {
-    const epoll_event& event = events[static_cast<std::size_t>(i)];
-    if (event.data.u64 == kListenerMark) {
-      accept_some();
-      continue;
+    const std::uint64_t mark = events[static_cast<std::size_t>(i)].data.u64;
+    if (mark == kListenerMark) {
+      asked = true;
+    } else if (mark == kMisroutedMark) {
+      asked_elsewhere = true;
+    } else {
+      auto* const one = reinterpret_cast<Unproven*>(mark);
+      const auto found = std::ranges::find(unproven_, one, &std::unique_ptr<Unproven>::get);
+      if (found != unproven_.end()) read_unproven(*one);
     }
-    auto* const one = reinterpret_cast<Unproven*>(event.data.u64);
-    const auto found = std::ranges::find(unproven_, one, &std::unique_ptr<Unproven>::get);
-    if (found != unproven_.end()) read_unproven(*one);
   }
   while (!unproven_.empty() && began - unproven_.front()->since > kProveWithin) drop(*unproven_.front());
+  // Last: what was proven, or dropped, has made room.
+  if (asked) accept_from(listener_.get(), false);
+  if (asked_elsewhere) accept_from(misrouted_listener_.get(), true);
   // The edge of the admission set is used up: as long as something was found there may be more.
   if (count > 0) admission_waits_ = true;
   const std::int64_t spent = cpu_ns() - cpu_began;
@@ -60,12 +71,13 @@ void TcpRail::look_at_admissions() {
   if (wasted_ > kFreely) admission_opens_at_ = began + std::min(kShare * spent, kMostClosed);
 }
 
-void TcpRail::accept_some() {
-  for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+void TcpRail::accept_from(int listener, bool misrouted) {
+  for (int i = 0; i < kAcceptsAtOnce && make_room_for_unproven(); ++i) {
+    Fd socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
-    Unproven& one = slot_for_unproven();
+    Unproven& one = *unproven_.emplace_back(std::make_unique<Unproven>());
     one.socket = std::move(socket);
+    one.misrouted = misrouted;
     one.since = now_ns();
     if (!watch_fd(admission_set_.get(), one.socket.get(), EPOLLIN | EPOLLRDHUP,
                   reinterpret_cast<std::uintptr_t>(&one))) {
@@ -77,13 +89,18 @@ void TcpRail::accept_some() {
   }
 }
 
-/// Where all are taken, the oldest goes that has not even greeted; else the oldest.
-TcpRail::Unproven& TcpRail::slot_for_unproven() {
-  if (unproven_.size() >= kMostUnproven) {
-    const auto mute = std::ranges::find_if(unproven_, [](const auto& one) { return !one->greeted; });
-    unproven_.erase(mute == unproven_.end() ? unproven_.begin() : mute);
-  }
-  return *unproven_.emplace_back(std::make_unique<Unproven>());
+/// Where all slots are taken, the oldest goes that has not even greeted. False: all of them have.
+bool TcpRail::make_room_for_unproven() {
+  if (unproven_.size() < kMostUnproven) return true;
+  const auto mute = std::ranges::find_if(unproven_, [](const auto& one) { return !one->greeted; });
+  if (mute == unproven_.end()) return false;
+  unproven_.erase(mute);
+  return true;
+}
+
+bool TcpRail::recorded(const Hello& hello) const {
+  return std::ranges::any_of(
+      unproven_, [&](const auto& one) { return one->greeted && one->transcript.hello.nonce == hello.nonce; });
 }
 
 void TcpRail::drop(Unproven& one) {
@@ -104,7 +121,7 @@ void TcpRail::read_unproven(Unproven& one) {
     return admit(one);
   }
   const auto hello = Hello::parse(std::span(one.in).first<kHelloBytes>(), admission_key_);
-  if (!hello || !fill_random(one.transcript.challenge)) {
+  if (!hello || recorded(*hello) || !fill_random(one.transcript.challenge)) {
     const auto rejection = pack_rejection();
     (void)::send(one.socket.get(), rejection.data(), rejection.size(), MSG_NOSIGNAL);
     return drop(one);
@@ -119,8 +136,9 @@ void TcpRail::read_unproven(Unproven& one) {
 
 /// Two rails that connect to each other at the same time end up with one connection: that of the rail with the smaller
 /// name.
-Verdict TcpRail::judge(const Hello& hello) {
+Verdict TcpRail::judge(const Hello& hello, bool misrouted) {
   if (!welcome(hello.tag)) return Verdict::fenced;
+  if (misrouted) return Verdict::misrouted;
   if (hello.insists || hello.tag.facing == LinkId{} || hello.from == own_.name) return Verdict::accepted;
   for (const auto& link : links_) {
     if (link->state == TcpLink::State::free || link->state == TcpLink::State::lost) continue;
@@ -135,7 +153,7 @@ Verdict TcpRail::judge(const Hello& hello) {
 
 void TcpRail::admit(Unproven& one) {
   const Hello hello = one.transcript.hello;
-  const Verdict verdict = judge(hello);
+  const Verdict verdict = judge(hello, one.misrouted);
   const auto answer = one.transcript.verdict(verdict, admission_key_);
   const bool told =
       ::send(one.socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(answer.size());
@@ -147,6 +165,7 @@ void TcpRail::admit(Unproven& one) {
   tune(socket.get(), socket_options_, hello.tag.traffic_class);
   Connection& connection = add_connection(std::move(socket), Connection::Phase::standing);
   connection.peer = hello.from;
+  reached_.insert(hello.from);
   connection.leaves_host = leaves_host(connection.socket.get());
   seat_inbound(connection, hello.tag);
   activate(connection);

@@ -109,6 +109,7 @@ struct TcpLink {
   std::int64_t retry_at = 0;  ///< 0: an attempt is under way
   unsigned attempts = 0;
   unsigned crossings = 0;  ///< attempts that met the peer's own
+  unsigned refusals = 0;   ///< attempts in a row that somebody turned away
 
   bool facing() const { return tag.facing != LinkId{}; }
 };

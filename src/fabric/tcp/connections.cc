@@ -64,8 +64,10 @@ void TcpRail::end_connection(Connection& connection, int error, bool report) {
     // A bind that came to nothing is not the end of the link: it connects.
     if (std::exchange(connection.binding, false) && error != EACCES)
       try_again(*link);
+    else if (error == ECONNREFUSED || error == kNotThePeer)
+      turned_away(*link, error);
     else
-      lose(*link, error, nobody_there(*link, error));
+      lose(*link, error);
   }
 }
 

@@ -62,7 +62,7 @@ void TcpRail::take_bound(Connection& connection) {
   if (connection.frame.word == 0) return link_stands(link, connection);
   connection.link = nullptr;
   link.connection = nullptr;
-  lose(link, EACCES, false);
+  lose(link, EACCES);
 }
 
 void TcpRail::take_unbind(Connection& connection) {

@@ -21,6 +21,9 @@ constexpr std::int64_t kReconnectAfter = 300'000'000;
 constexpr std::int64_t kMostReconnect = 2'000'000'000;
 /// A connection that does not answer a bind for so long may hang: the link gets one of its own.
 constexpr std::int64_t kBindPatience = 1'000'000'000;
+/// A refusal counts when it is repeated: a neighbour entry or a packet filter that is being changed refuses once.
+constexpr unsigned kRefusalsToBelieve = 3;
+constexpr std::int64_t kRefusalPause = 10'000'000;
 
 }  // namespace
 
@@ -50,7 +53,7 @@ Result<RemoteId> TcpRail::connect(std::span<const std::byte> address, LinkTag ta
   link.peer = *peer;
   link.connection = nullptr;
   link.refused = false;
-  link.attempts = link.crossings = 0;
+  link.attempts = link.crossings = link.refusals = 0;
   link.bulk_posted = link.bulk_started = 0;
   link.give_up_at = now_ns() + kGiveUpAfter;
   link.retry_at = 0;
@@ -109,18 +112,16 @@ bool TcpRail::leaves_host(int socket) const {
 
 void TcpRail::start_connecting(TcpLink& link) {
   ++link.attempts;
-  if (!leaves_by_own_device(link.peer.endpoint)) return lose(link, kOtherDevice, false);
+  if (!leaves_by_own_device(link.peer.endpoint)) return lose(link, kOtherDevice);
   Fd socket = open_socket(link.peer.endpoint);
-  if (!socket) return lose(link, errno, false);
-  if (bound_ && !bind_to_device(socket.get(), interface_.device)) return lose(link, errno, false);
+  if (!socket) return lose(link, errno);
+  if (bound_ && !bind_to_device(socket.get(), interface_.device)) return lose(link, errno);
   Endpoint source = interface_.address;  // port 0: the kernel's choice
-  if (::bind(socket.get(), source.get(), source.length) != 0) return lose(link, errno, false);
+  if (::bind(socket.get(), source.get(), source.length) != 0) return lose(link, errno);
   tune(socket.get(), socket_options_, link.tag.traffic_class);
   const int code = ::connect(socket.get(), link.peer.endpoint.get(), link.peer.endpoint.length);
-  if (code != 0 && errno != EINPROGRESS) {
-    const int error = errno;
-    return lose(link, error, nobody_there(link, error));
-  }
+  if (code != 0 && errno == ECONNREFUSED) return turned_away(link, errno);
+  if (code != 0 && errno != EINPROGRESS) return lose(link, errno);
   Connection& connection = add_connection(std::move(socket), Connection::Phase::connecting);
   connection.peer = link.peer.name;
   connection.link = &link;
@@ -194,7 +195,7 @@ void TcpRail::take_verdict(Connection& connection) {
       ++link.crossings;
       return try_again(link);
     case Verdict::misrouted:
-      return end_connection(connection, kOtherDevice);
+      return end_connection(connection, kMisrouted);
     default:
       return end_connection(connection, EACCES);
   }
@@ -205,7 +206,7 @@ void TcpRail::link_stands(TcpLink& link, Connection& connection) {
   link.connection = &connection;
   link.state = TcpLink::State::up;
   connection.leaves_host = leaves_host(connection.socket.get());
-  if (interface_.crowded) reached_.insert(link.peer.name);
+  reached_.insert(link.peer.name);
   std::erase(attempting_, &link);
   activate(connection);
 }
@@ -219,10 +220,11 @@ void TcpRail::leave_connection(TcpLink& link) {
   if (!connection->inbound) end_connection(*connection, 0);
 }
 
-void TcpRail::try_again(TcpLink& link) {
+void TcpRail::try_again(TcpLink& link, std::int64_t least_pause) {
   leave_connection(link);
+  if (least_pause == 0) link.refusals = 0;
   const unsigned doublings = std::min(std::max(link.attempts, 1U) - 1, 10U);
-  link.retry_at = now_ns() + std::min(kFirstRetry << doublings, kMostRetry);
+  link.retry_at = now_ns() + std::max(least_pause, std::min(kFirstRetry << doublings, kMostRetry));
 }
 
 void TcpRail::look_at_attempts() {
@@ -232,7 +234,7 @@ void TcpRail::look_at_attempts() {
     const std::size_t before = attempting_.size();
     if (now >= link.give_up_at) {
       leave_connection(link);
-      lose(link, ETIMEDOUT, false);
+      lose(link, ETIMEDOUT);
     } else if (link.connection != nullptr && link.connection->binding && now - link.connection->since > kBindPatience) {
       link.crossings = kMostCrossings;
       end_connection(*link.connection, ETIMEDOUT);
@@ -246,18 +248,22 @@ void TcpRail::look_at_attempts() {
   }
 }
 
-/// Where several NICs share a subnet a refusal may come from the wrong one, as long as nothing has ever got through.
-bool TcpRail::nobody_there(const TcpLink& link, int error) const {
-  if (error == kNotThePeer) return true;
-  return error == ECONNREFUSED && (!interface_.crowded || reached_.contains(link.peer.name));
+/// A process that lives answers at its port whichever NIC a packet arrives at, so a refusal says that it is gone, if it
+/// is its machine that refuses. That is known where a connection has led to it: else a packet filter or another machine
+/// may be what answers.
+void TcpRail::turned_away(TcpLink& link, int error) {
+  if (link.state != TcpLink::State::connecting || ++link.refusals >= kRefusalsToBelieve) return lose(link, error);
+  try_again(link, kRefusalPause);
 }
 
-void TcpRail::lose(TcpLink& link, int error, bool refused) {
+void TcpRail::lose(TcpLink& link, int error) {
   std::erase(attempting_, &link);
   if (link.state == TcpLink::State::lost || link.state == TcpLink::State::free) return;
   link.state = TcpLink::State::lost;
-  link.refused = refused;
-  pending_.push_lost(link.remote, error, refused, error == EACCES);  // the peer refuses this epoch
+  const bool nobody = error == ECONNREFUSED || error == kNotThePeer;
+  link.refused = nobody && link.refusals >= kRefusalsToBelieve && reached_.contains(link.peer.name);
+  if (nobody && !link.refused) return pending_.push_unverified(link.remote, error);
+  pending_.push_lost(link.remote, error, link.refused, error == EACCES);  // EACCES: the peer refuses this epoch
 }
 
 void TcpRail::return_contexts(TcpLink& link) {

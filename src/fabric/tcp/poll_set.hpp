@@ -10,6 +10,7 @@ namespace railyard::fabric::tcp {
 inline constexpr std::uint64_t kAdmissionMark = 1;
 inline constexpr std::uint64_t kInterfaceMark = 2;
 inline constexpr std::uint64_t kListenerMark = 3;
+inline constexpr std::uint64_t kMisroutedMark = 4;
 
 /// False: the kernel has no room for one more (errno).
 inline bool watch_fd(int set, int descriptor, std::uint32_t events, std::uint64_t mark) {

@@ -23,6 +23,7 @@ namespace tcp {
 namespace {
 
 constexpr int kBacklog = 4096;
+constexpr int kMisroutedBacklog = 128;
 /// Bytes that the kernel may take ahead of the wire: about a millisecond of it.
 constexpr double kUnsentSeconds = 1e-3;
 constexpr std::uint32_t kLeastUnsent = 128U << 10U;
@@ -85,6 +86,7 @@ Result<void> TcpRail::open_parts(const Settings& settings) {
         "one and links may not come about. `sysctl -w {}` on all hosts keeps them apart (or a subnet for each NIC)",
         wrong);
   if (!watch_fd(admission_set_.get(), listener_.get(), EPOLLIN, kListenerMark) ||
+      (misrouted_listener_ && !watch_fd(admission_set_.get(), misrouted_listener_.get(), EPOLLIN, kMisroutedMark)) ||
       !watch_fd(epoll_.get(), admission_set_.get(), EPOLLIN | EPOLLET, kAdmissionMark))
     return set_up_error("watch the listening socket");
   if (interface_.loopback) return {};
@@ -116,6 +118,7 @@ Result<void> TcpRail::open_listener(const Settings& settings) {
                                                 name_, listener.error().message()));
   }
   listener_ = std::move(*listener);
+  if (bound_) misrouted_listener_ = listen_beside(listener_.get(), own_.endpoint, kMisroutedBacklog);
   if (!interface_.loopback && !bound_)
     log_info(in_log(), "its sockets cannot be bound to the device ({}): the kernel's routes are asked instead",
              std::strerror(refused));
@@ -147,6 +150,7 @@ void TcpRail::stop() {
   connections_.clear();
   unproven_.clear();
   listener_.reset();
+  misrouted_listener_.reset();
   watch_.reset();
   pending_.clear();
 }
@@ -247,6 +251,9 @@ std::string TcpRail::describe_error(int error) const {
       return "another process listens there, or its job key is another";
     case kOtherDevice:
       return fmt::format("the route leaves by another NIC than {}", interface_.device);
+    case kMisrouted:
+      return "its process lives, but packets for its rail arrive at another NIC of its host, which answers for the "
+             "address: `sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2` there";
     default:
       return std::strerror(error);
   }

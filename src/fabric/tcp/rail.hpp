@@ -28,6 +28,7 @@ enum Fault : int {
   kBadFrame,           ///< the peer sent what this library would not
   kNotThePeer,         ///< somebody else listens there
   kOtherDevice,        ///< bytes would travel by another NIC than the rail's
+  kMisrouted,          ///< the peer's process lives, and packets for its rail arrive at another NIC of its host
 };
 
 class TcpRail final : public Rail {
@@ -90,7 +91,8 @@ class TcpRail final : public Rail {
   /// A connection that was accepted and has proven nothing yet.
   struct Unproven {
     Fd socket;
-    bool greeted = false;  ///< its HELLO was right: it waits for the PROOF
+    bool greeted = false;    ///< its HELLO was right: it waits for the PROOF
+    bool misrouted = false;  ///< it arrived at another NIC than the rail's
     std::array<std::byte, kMostHandshakeBytes> in{};
     std::size_t have = 0;
     Transcript transcript;
@@ -114,16 +116,17 @@ class TcpRail final : public Rail {
   void begin(TcpLink& link);
   bool bind_to_facing(TcpLink& link);
   void start_connecting(TcpLink& link);
-  /// An attempt met nobody who would hear it: it is made again in a while.
-  void try_again(TcpLink& link);
+  /// An attempt met nobody who would hear it: it is made again in a while. `least_pause`: it was refused.
+  void try_again(TcpLink& link, std::int64_t least_pause = 0);
   void leave_connection(TcpLink& link);
   void look_at_attempts();
   void connecting_done(Connection& connection);
   void read_handshake(Connection& connection);
   void take_verdict(Connection& connection);
   void link_stands(TcpLink& link, Connection& connection);
-  void lose(TcpLink& link, int error, bool refused);
-  bool nobody_there(const TcpLink& link, int error) const;
+  void lose(TcpLink& link, int error);
+  /// Somebody has refused the attempt.
+  void turned_away(TcpLink& link, int error);
   void return_contexts(TcpLink& link);
   bool leaves_by_own_device(const Endpoint& target);
   bool leaves_host(int socket) const;
@@ -142,11 +145,13 @@ class TcpRail final : public Rail {
 
   // admission.cc: who may become an inbound connection
   void look_at_admissions();
-  void accept_some();
+  void accept_from(int listener, bool misrouted);
   void read_unproven(Unproven& one);
   void drop(Unproven& one);
-  Unproven& slot_for_unproven();
-  Verdict judge(const Hello& hello);
+  bool make_room_for_unproven();
+  /// Whether somebody with the same nonce is there: every genuine attempt has one of its own.
+  bool recorded(const Hello& hello) const;
+  Verdict judge(const Hello& hello, bool misrouted);
   void admit(Unproven& one);
 
   // inbound.cc: what peers' links may do
@@ -220,6 +225,7 @@ class TcpRail final : public Rail {
   Fd epoll_;
   Fd admission_set_;  ///< an epoll set of the listener and of the unproven
   Fd listener_;
+  Fd misrouted_listener_;  ///< the same port on the host's other NICs: a process that lives refuses nobody
   std::optional<LinkWatch> watch_;
   std::unique_ptr<std::byte[]> staging_;
 
@@ -241,7 +247,7 @@ class TcpRail final : public Rail {
       0;                     ///< not looked at before: those without the secret get a small share of the time
   std::int64_t wasted_ = 0;  ///< nanoseconds spent on them since somebody had it
 
-  std::set<RailName> reached_;  ///< peers' rails that a link has led to, where that has to be known
+  std::set<RailName> reached_;  ///< peers' rails that a connection has led to, or come from
   std::map<LinkId, Epochs> epochs_;
   std::unordered_map<std::uint64_t, Region> regions_;
   PostQueue receives_;

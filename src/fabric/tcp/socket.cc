@@ -111,6 +111,22 @@ bool bind_to_device(int socket, const std::string& device) {
          0;
 }
 
+Fd listen_beside(int bound, const Endpoint& address, int backlog) {
+  Fd beside = open_socket(address);
+  if (!beside) return {};
+  // Two sockets share a port only while both say so. Nobody else may: the port was taken without that, and afterwards
+  // neither says so any longer.
+  for (const int socket : {bound, beside.get()}) set_option(socket, SOL_SOCKET, SO_REUSEPORT, 1);
+  int device = -1;
+  socklen_t length = sizeof device;
+  // An address of the link alone binds to its device by itself: two such listeners would share what arrives there.
+  const bool listens = ::bind(beside.get(), address.get(), address.length) == 0 &&
+                       ::getsockopt(beside.get(), SOL_SOCKET, SO_BINDTOIFINDEX, &device, &length) == 0 && device == 0 &&
+                       ::listen(beside.get(), backlog) == 0;
+  for (const int socket : {bound, beside.get()}) set_option(socket, SOL_SOCKET, SO_REUSEPORT, 0);
+  return listens ? std::move(beside) : Fd();
+}
+
 bool still_bound(int socket, const std::string& device) {
   int index = 0;
   socklen_t length = sizeof index;

@@ -31,6 +31,9 @@ void mark_packets(int socket, std::uint8_t traffic_class);
 Result<void> use_congestion_control(int socket, const std::string& name);
 /// Sends and takes packets through this device only. False: the kernel does not let us (errno).
 bool bind_to_device(int socket, const std::string& device);
+/// A second listener at the address and port of `bound`, which is bound to a device: it hears whoever arrives by any
+/// other. Holds nothing where the kernel cannot tell the two apart.
+Fd listen_beside(int bound, const Endpoint& address, int backlog);
 /// Whether the device that it is bound to still has this name: one that was made anew is another.
 bool still_bound(int socket, const std::string& device);
 /// The device by which packets from `source` to `target` leave, as the kernel's routes say; nothing: it does not say.
