@@ -36,4 +36,9 @@ if(RAILYARD_SANITIZE)
   # For the whole tree, so that no object is left out.
   add_compile_options(-fsanitize=${RAILYARD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${RAILYARD_SANITIZE})
+  if(RAILYARD_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    # Clang's runtime is in the program: one in C brings what the C++ that it loads calls there.
+    add_link_options($<$<LINK_LANGUAGE:C>:-fsanitize-link-c++-runtime>
+      $<$<LINK_LANGUAGE:C>:LINKER:--push-state,--no-as-needed,-lstdc++,--pop-state>)
+  endif()
 endif()

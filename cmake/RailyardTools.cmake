@@ -14,32 +14,34 @@ add_executable(railyard-command tools/railyard/main.cc)
 set_target_properties(railyard-command PROPERTIES OUTPUT_NAME railyard)
 target_link_libraries(railyard-command PRIVATE railyard_command_parts)
 
-# Programs that measure one thing and are run by a script beside them.
-add_executable(bench-instructions bench/engine/instructions.cc)
-set_target_properties(bench-instructions PROPERTIES
-  OUTPUT_NAME instructions RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
-target_include_directories(bench-instructions PRIVATE src)
-target_link_libraries(bench-instructions PRIVATE railyard_compiler railyard fmt::fmt)
-add_executable(bench-local bench/local/local.cc)
-set_target_properties(bench-local PROPERTIES OUTPUT_NAME local RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
-target_include_directories(bench-local PRIVATE src)
-target_link_libraries(bench-local PRIVATE railyard_compiler railyard fmt::fmt CLI11::CLI11)
-add_executable(bench-channels
-  bench/channels/channels.cc bench/channels/fabric_objects.cc bench/channels/pair.cc bench/channels/tests.cc
-  bench/channels/traffic.cc)
-set_target_properties(bench-channels PROPERTIES
-  OUTPUT_NAME channels RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
-target_include_directories(bench-channels PRIVATE src)
-target_link_libraries(bench-channels PRIVATE
-  railyard_compiler railyard fmt::fmt CLI11::CLI11 railyard_libfabric_headers)
-add_executable(bench-shm-line bench/shared-memory/line.cc)
-set_target_properties(bench-shm-line PROPERTIES
-  OUTPUT_NAME shm-line RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
-target_link_libraries(bench-shm-line PRIVATE railyard_compiler fmt::fmt)
-add_executable(bench-shm-one-core bench/shared-memory/one_core.cc)
-set_target_properties(bench-shm-one-core PROPERTIES
-  OUTPUT_NAME shm-one-core RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
-target_link_libraries(bench-shm-one-core PRIVATE railyard_compiler fmt::fmt PkgConfig::LIBFABRIC)
+# Programs that measure one thing and are run by a script beside them. Under a sanitizer they would say nothing.
+if(NOT RAILYARD_SANITIZE)
+  add_executable(bench-instructions bench/engine/instructions.cc)
+  set_target_properties(bench-instructions PROPERTIES
+    OUTPUT_NAME instructions RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  target_include_directories(bench-instructions PRIVATE src)
+  target_link_libraries(bench-instructions PRIVATE railyard_compiler railyard fmt::fmt)
+  add_executable(bench-local bench/local/local.cc)
+  set_target_properties(bench-local PROPERTIES OUTPUT_NAME local RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  target_include_directories(bench-local PRIVATE src)
+  target_link_libraries(bench-local PRIVATE railyard_compiler railyard fmt::fmt CLI11::CLI11)
+  add_executable(bench-channels
+    bench/channels/channels.cc bench/channels/fabric_objects.cc bench/channels/pair.cc bench/channels/tests.cc
+    bench/channels/traffic.cc)
+  set_target_properties(bench-channels PROPERTIES
+    OUTPUT_NAME channels RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  target_include_directories(bench-channels PRIVATE src)
+  target_link_libraries(bench-channels PRIVATE
+    railyard_compiler railyard fmt::fmt CLI11::CLI11 railyard_libfabric_headers)
+  add_executable(bench-shm-line bench/shared-memory/line.cc)
+  set_target_properties(bench-shm-line PROPERTIES
+    OUTPUT_NAME shm-line RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  target_link_libraries(bench-shm-line PRIVATE railyard_compiler fmt::fmt)
+  add_executable(bench-shm-one-core bench/shared-memory/one_core.cc)
+  set_target_properties(bench-shm-one-core PROPERTIES
+    OUTPUT_NAME shm-one-core RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  target_link_libraries(bench-shm-one-core PRIVATE railyard_compiler fmt::fmt PkgConfig::LIBFABRIC)
+endif()
 
 # An example sees only what an installed Railyard offers: the public headers and the library.
 file(GLOB example_folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_CURRENT_SOURCE_DIR}/examples/[0-9][0-9]-*)

@@ -1,5 +1,5 @@
-# For the sanitizers' builds: a few files of a folder are compiled as one, which takes a third of the time. The release build
-# compiles every file by itself, and so finds a missing include.
+# A few files of a folder are compiled as one, which takes a third of the time: all in the sanitizers' builds, those of tests
+# in the release build, which compiles every other file by itself and so finds a missing include.
 
 # Files with a name in their unnamed namespace that another file of their folder has too. tools/lint reads this list.
 set(apart
@@ -11,35 +11,68 @@ set(apart
   tests/fabric/tcp_hosts_test.cc tests/message/schedule_test.cc tests/message/sizes_test.cc
   tests/window/shared_memory_rail_test.cc tests/window/vector_test.cc tests/window/window_test.cc
   tools/railyard/demo.cc tools/railyard/nvshmem_env.cc tools/railyard/report_picture.cc tools/railyard/sim_goodput.cc)
-list(TRANSFORM apart PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
-set(files_together 6)
+set(most_together 12)
+if(RAILYARD_UNITY STREQUAL "TESTS") # where people wait for one file that they have changed
+  set(most_together 6)
+endif()
 
+# A hash of its name says whether a file begins the next group (one in eight does), and paths are relative: so the compiler
+# cache knows a group again in another clone, and all but one when there is a new file.
 function(railyard_unite target)
   get_target_property(sources ${target} SOURCES)
   get_target_property(folder ${target} SOURCE_DIR)
-  set(number 0)
+  list(SORT sources)
+  set(alone "")
+  set(groups "")
+  set(count 0)
+  set(last "")
   foreach(source IN LISTS sources)
     get_filename_component(path ${source} ABSOLUTE BASE_DIR ${folder})
-    get_filename_component(place ${path} DIRECTORY)
+    file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${path})
     if(NOT path MATCHES "\\.cc$" OR path IN_LIST apart)
+      list(APPEND alone ${source})
       continue()
     endif()
+    get_filename_component(place ${path} DIRECTORY)
     # Each kind of the rendezvous tests has a bed of its own.
-    string(REGEX MATCH "/rendezvous[^/]*$" kind ${path})
-    if(kind)
-      set(kind rendezvous)
+    string(REGEX MATCH "/rendezvous" kind ${path})
+    string(MD5 hash ${path})
+    math(EXPR count "${count} + 1")
+    if(NOT "${place}${kind}" STREQUAL last OR hash MATCHES "^[01]" OR count GREATER most_together)
+      set(last "${place}${kind}")
+      set(count 1)
+      string(REPLACE "/" "-" group ${path})
+      list(APPEND groups ${group})
+      set(text_${group} "")
     endif()
-    math(EXPR index "${number} / ${files_together}")
-    math(EXPR number "${number} + 1")
-    string(MD5 name "${place} ${kind} ${index}")
-    set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${name})
+    string(APPEND text_${group} "#include \"${path}\"\n")
   endforeach()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  foreach(group IN LISTS groups)
+    set(file ${CMAKE_BINARY_DIR}/together/${target}/${group})
+    file(CONFIGURE OUTPUT ${file} CONTENT "${text_${group}}" @ONLY)
+    list(APPEND alone ${file})
+  endforeach()
+  set_target_properties(${target} PROPERTIES SOURCES "${alone}")
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
 endfunction()
 
-foreach(target railyard railyard_simulator railyard_launcher railyard_command_parts nccl-net-railyard railyard-nvshmem-3 railyard-nvshmem-4 railyard-fi strict-fi cuda-double shm_test base_test accelerator_test bootstrap_test
-    fabric_test memory_test topology_test transport_test window_test message_test sim_test tools_test)
+set(tests shm_test base_test telemetry_test accelerator_test bootstrap_test fabric_test memory_test topology_test
+  transport_test window_test device_test message_test sim_test tools_test)
+set(together ${tests} strict-fi cuda-double verbs-double)
+if(RAILYARD_UNITY STREQUAL "ON")
+  list(APPEND together railyard railyard_simulator railyard_launcher railyard_command_parts railyard_shm railyard-fi
+    nccl-net-railyard railyard-nvshmem-3 railyard-nvshmem-4)
+endif()
+foreach(target ${together})
   if(TARGET ${target})
     railyard_unite(${target})
   endif()
 endforeach()
+# Tests seldom wait for their own code or for the command's; the compiler's optimizer takes most of its time on them.
+if(RAILYARD_SANITIZE)
+  foreach(target ${tests} strict-fi cuda-double railyard_command_parts railyard-command railyard_launcher)
+    if(TARGET ${target})
+      target_compile_options(${target} PRIVATE -O0)
+    endif()
+  endforeach()
+endif()
