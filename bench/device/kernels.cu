@@ -1,0 +1,314 @@
+// What kernels get from a window: latencies and bandwidth of two ranks on one GPU, over the whole curve of sizes,
+// beside the floor of the same run; and many put_signals from many blocks, each checked. docs/device.md has the lines
+// that build it.
+//
+//   railyard launch -n 2 -- kernels [gpu] [gpu-signals] [exact COUNT]
+//
+// `gpu`: the window is GPU memory. `gpu-signals`: so are signals and counters. Rails are as the environment has them.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "railyard/device.cuh"
+#include "railyard/device.hpp"
+#include "railyard/world.hpp"
+
+namespace {
+
+using railyard::device::Comparison;
+using railyard::device::Scope;
+using railyard::device::Status;
+using railyard::device::Window;
+
+constexpr std::uint64_t kMost = std::uint64_t{64} << 20;
+constexpr unsigned kThreads = 256;
+constexpr std::uint64_t kPing = 1, kDone = 3;  // signals; 8 and on: those of blocks
+constexpr std::uint64_t kCounter = 1;
+
+struct Found {
+  int line;
+  int status;
+};
+
+#define CHECK(expression)                                                                       \
+  do {                                                                                          \
+    const Status status_ = (expression);                                                        \
+    if (status_ != Status::ok) {                                                                \
+      if (atomicCAS(&found->line, 0, __LINE__) == 0) found->status = static_cast<int>(status_); \
+      return;                                                                                   \
+    }                                                                                           \
+  } while (false)
+
+/// There and back: the first thread's clock, nanoseconds of each round.
+__global__ void ping_pong(Window window, unsigned char* source, std::uint64_t bytes, std::uint64_t base,
+                          unsigned rounds, unsigned* times, Found* found) {
+  const int peer = 1 - window.rank();
+  for (unsigned i = 1; i <= rounds; ++i) {
+    const std::uint64_t start = railyard::device::detail::now();
+    if (window.rank() == 0)
+      CHECK(window.put_signal_counter<Scope::block>(peer, 0, source, bytes, {kPing}, {kCounter}).status());
+    CHECK(window.wait_signal<Scope::block>(kPing, Comparison::greater_equal, base + i, peer));
+    if (window.rank() == 1)
+      CHECK(window.put_signal_counter<Scope::block>(peer, 0, source, bytes, {kPing}, {kCounter}).status());
+    if (threadIdx.x == 0) times[i - 1] = static_cast<unsigned>(railyard::device::detail::now() - start);
+  }
+}
+
+/// A put and the wait for its end.
+__global__ void put_and_quiet(Window window, unsigned char* source, std::uint64_t bytes, unsigned rounds,
+                              unsigned* times, Found* found) {
+  for (unsigned i = 0; i < rounds; ++i) {
+    const std::uint64_t start = railyard::device::detail::now();
+    CHECK(window.put<Scope::block>(1, 0, source, bytes).status());
+    CHECK(window.quiet<Scope::block>());
+    if (threadIdx.x == 0) times[i] = static_cast<unsigned>(railyard::device::detail::now() - start);
+  }
+}
+
+__global__ void stream(Window window, unsigned char* source, std::uint64_t bytes, unsigned puts, unsigned* times,
+                       Found* found) {
+  const std::uint64_t start = railyard::device::detail::now();
+  for (unsigned i = 0; i < puts; ++i) CHECK(window.put<Scope::block>(1, 0, source, bytes).status());
+  CHECK(window.quiet<Scope::block>());
+  if (threadIdx.x == 0) times[0] = static_cast<unsigned>(railyard::device::detail::now() - start);
+}
+
+/// Each block puts its number into a slot of its own, round by round, and signals. The peer's kernel sees the count of
+/// signals grow; a signal that is there before its slot is early.
+__global__ void exact_send(Window window, std::uint64_t* source, std::uint64_t each, Found* found) {
+  const std::uint64_t block = blockIdx.x;
+  for (std::uint64_t i = 1; i <= each; ++i) {
+    if (threadIdx.x == 0) source[block] = i;
+    __syncthreads();
+    CHECK(window.put_signal<Scope::block>(1, block * 64, source + block, 8, {8 + block}).status());
+    // The source is used again.
+    CHECK(window.quiet<Scope::block>());
+  }
+  CHECK(window.signal<Scope::block>(1, {kDone}).status());
+}
+__global__ void exact_look(Window window, std::uint64_t each, unsigned long long* early, Found* found) {
+  const std::uint64_t block = blockIdx.x;
+  const auto* const slot = reinterpret_cast<const volatile std::uint64_t*>(window.local() + block * 64);
+  if (threadIdx.x != 0) return;
+  for (std::uint64_t i = 1; i <= each;) {
+    std::uint64_t held = 0;
+    CHECK(window.wait_signal(8 + block, Comparison::greater_equal, i, 0, &held));
+    if (*slot < held) atomicAdd(early, 1ULL);
+    i = held + 1;
+  }
+}
+
+__global__ void answer(volatile std::uint64_t* asked, volatile std::uint64_t* answered, unsigned rounds,
+                       unsigned* times) {
+  for (unsigned i = 1; i <= rounds; ++i) {
+    const std::uint64_t start = railyard::device::detail::now();
+    *asked = i;
+    while (*answered < i) {
+    }
+    times[i - 1] = static_cast<unsigned>(railyard::device::detail::now() - start);
+  }
+}
+
+void cuda(cudaError_t error, int line) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "kernels: line %d: %s\n", line, cudaGetErrorString(error));
+  std::exit(1);
+}
+#define CUDA(call) cuda(call, __LINE__)
+
+template <typename T>
+T must(railyard::Result<T> result) {
+  if (!result) std::fprintf(stderr, "kernels: %s\n", result.error().text().c_str()), std::exit(1);
+  return std::move(result).value();
+}
+void must(railyard::Result<void> result) {
+  if (!result) std::fprintf(stderr, "kernels: %s\n", result.error().text().c_str()), std::exit(1);
+}
+
+struct Times {
+  double median;
+  double late;  ///< the 99th of a hundred
+};
+Times sorted(unsigned* times, unsigned count) {
+  std::sort(times, times + count);
+  return {times[count / 2] / 1e3, times[count * 99 / 100] / 1e3};
+}
+
+bool good = true;
+void end_kernel(const char* what, Found* found, const railyard::DeviceProxy& proxy) {
+  CUDA(cudaDeviceSynchronize());
+  if (found->line == 0) return;
+  const auto status = proxy.status();
+  std::printf("%s: line %d, status %d: %s\n", what, found->line, found->status,
+              status ? "the proxy has nothing to say" : status.error().text().c_str());
+  *found = {};
+  good = false;
+}
+
+/// The floor: a kernel asks by a store into pinned memory, a host thread answers there.
+void print_floor(unsigned* times) {
+  std::uint64_t* words = nullptr;
+  CUDA(cudaMallocHost(&words, 256));
+  std::memset(words, 0, 256);
+  constexpr unsigned kRounds = 2000;
+  std::atomic<bool> over{false};
+  std::thread host([&] {
+    while (!over.load()) {
+      const std::uint64_t asked = std::atomic_ref<std::uint64_t>(words[0]).load(std::memory_order_acquire);
+      std::atomic_ref<std::uint64_t>(words[16]).store(asked, std::memory_order_release);
+    }
+  });
+  answer<<<1, 1>>>(words, words + 16, kRounds, times);
+  CUDA(cudaDeviceSynchronize());
+  over = true;
+  host.join();
+  const Times floor = sorted(times, kRounds);
+  std::printf("floor: a flag in pinned memory, kernel to host and back: %.2f us (99 %%: %.2f)\n", floor.median,
+              floor.late);
+  CUDA(cudaFreeHost(words));
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  bool on_gpu = false, signals_on_gpu = false;
+  std::uint64_t exact = 0;
+  for (int i = 1; i < count; ++i) {
+    if (std::strcmp(arguments[i], "gpu") == 0) {
+      on_gpu = true;
+    } else if (std::strcmp(arguments[i], "gpu-signals") == 0) {
+      signals_on_gpu = true;
+    } else if (std::strcmp(arguments[i], "exact") == 0 && i + 1 < count) {
+      exact = std::strtoull(arguments[++i], nullptr, 10);
+    } else {
+      return std::fprintf(stderr, "usage: kernels [gpu] [gpu-signals] [exact COUNT]\n"), 64;
+    }
+  }
+  auto world = must(railyard::World::open());
+  if (world.size() != 2) return std::fprintf(stderr, "kernels: two ranks, please\n"), 64;
+  CUDA(cudaSetDevice(0));
+  void* memory = nullptr;
+  unsigned char* source = nullptr;
+  std::uint64_t* words = nullptr;
+  if (on_gpu) CUDA(cudaMalloc(&memory, kMost));
+  CUDA(cudaMalloc(&source, kMost));
+  CUDA(cudaMalloc(&words, 128 * sizeof *words));
+  CUDA(cudaMemset(source, 7, kMost));
+  CUDA(cudaDeviceSynchronize());
+  railyard::WindowOptions window_options;
+  if (signals_on_gpu) {
+    window_options.signal_memory = {words, 64};
+    window_options.counter_memory = {words + 64, 64};
+  }
+  auto window = on_gpu ? must(railyard::Window::adopt(world, {static_cast<std::byte*>(memory), kMost}, window_options))
+                       : must(railyard::Window::allocate(world, kMost, window_options));
+  memory = window.local().data();
+  must(world.remember({reinterpret_cast<const std::byte*>(source), kMost}));
+  must(window.barrier());
+  railyard::DeviceOptions options;
+  options.device = 0;
+  void* shared = nullptr;
+  const std::size_t shared_bytes = railyard::DeviceProxy::device_bytes(window, options);
+  CUDA(cudaMalloc(&shared, shared_bytes));
+  options.device_memory = {static_cast<std::byte*>(shared), shared_bytes};
+  Found* found = nullptr;
+  CUDA(cudaMallocHost(&found, sizeof *found));
+  *found = {};
+  unsigned* times = nullptr;
+  CUDA(cudaMallocHost(&times, 4096 * sizeof *times));
+  {
+    auto proxy = must(railyard::DeviceProxy::open(window, options));
+    must(window.barrier());
+    const bool first = world.rank() == 0;
+    if (first) {
+      std::printf("window in %s memory, signals in %s memory\n", on_gpu ? "GPU" : "host",
+                  signals_on_gpu ? "GPU" : "host");
+      print_floor(times);
+      std::printf("%10s %34s %26s %12s\n", "bytes", "put_signal_counter, one way, us", "put and quiet, us",
+                  "puts, GB/s");
+    }
+    std::uint64_t base = 0;
+    for (const std::uint64_t bytes :
+         {8ULL, 64ULL, 512ULL, 4096ULL, 32768ULL, 262144ULL, 1048576ULL, 8388608ULL, 67108864ULL}) {
+      const unsigned rounds = bytes > 1048576 ? 40 : bytes > 32768 ? 200 : 1000;
+      must(window.barrier());
+      proxy.wake();
+      ping_pong<<<1, kThreads>>>(proxy.handle(), source, bytes, base, rounds, times, found);
+      end_kernel("ping_pong", found, proxy);
+      base += rounds;
+      const Times both = sorted(times, rounds);
+      must(window.barrier());
+      if (!first) continue;
+      put_and_quiet<<<1, kThreads>>>(proxy.handle(), source, bytes, rounds, times, found);
+      end_kernel("put_and_quiet", found, proxy);
+      const Times quiet = sorted(times, rounds);
+      const unsigned puts = bytes > 1048576 ? 8 : 64;
+      std::vector<double> rates;
+      for (int turn = 0; turn < 7; ++turn) {
+        stream<<<1, kThreads>>>(proxy.handle(), source, bytes, puts, times, found);
+        end_kernel("stream", found, proxy);
+        rates.push_back(static_cast<double>(bytes) * puts / times[0]);
+      }
+      std::sort(rates.begin(), rates.end());
+      std::printf("%10llu %16.2f (99 %%: %7.2f) %14.2f (99 %%: %7.2f) %10.3f\n", static_cast<unsigned long long>(bytes),
+                  both.median / 2, both.late / 2, quiet.median, quiet.late, rates[rates.size() / 2]);
+      std::fflush(stdout);
+    }
+    if (first && on_gpu) {
+      void* other = nullptr;
+      CUDA(cudaMalloc(&other, kMost));
+      std::vector<double> rates;
+      for (int turn = 0; turn < 7; ++turn) {
+        const auto start = std::chrono::steady_clock::now();
+        for (int i = 0; i < 8; ++i) CUDA(cudaMemcpyAsync(other, source, kMost, cudaMemcpyDeviceToDevice, nullptr));
+        CUDA(cudaStreamSynchronize(nullptr));
+        const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+        rates.push_back(8.0 * kMost / us / 1e3);
+      }
+      std::sort(rates.begin(), rates.end());
+      std::printf("floor: 64 MiB by cudaMemcpyAsync within the GPU: %.0f GB/s\n", rates[rates.size() / 2]);
+      CUDA(cudaFree(other));
+    }
+    if (exact > 0) {
+      constexpr unsigned kBlocks = 32;
+      const std::uint64_t each = exact / kBlocks;
+      must(window.barrier());
+      unsigned long long* early = nullptr;
+      CUDA(cudaMallocHost(&early, sizeof *early));
+      *early = 0;
+      const std::vector<std::byte> zeros(kBlocks * 64);
+      if (!first) CUDA(cudaMemcpy(memory, zeros.data(), zeros.size(), cudaMemcpyDefault));
+      CUDA(cudaDeviceSynchronize());
+      must(window.barrier());
+      const auto start = std::chrono::steady_clock::now();
+      const Window patient = proxy.handle().with_budget(std::uint64_t{200} * 1000 * 1000 * 1000);
+      if (first) {
+        exact_send<<<kBlocks, 32>>>(patient, reinterpret_cast<std::uint64_t*>(source), each, found);
+        end_kernel("exact_send", found, proxy);
+      } else {
+        exact_look<<<kBlocks, 32>>>(patient, each, early, found);
+        end_kernel("exact_look", found, proxy);
+      }
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      must(window.barrier());
+      if (!first) {
+        unsigned wrong = 0;
+        for (unsigned block = 0; block < kBlocks; ++block) wrong += window.read_signal(8 + block) == each ? 0 : 1;
+        std::printf(
+            "exact: %llu put_signals from %u blocks in %.1f s: %llu early, %u of %u signals with a wrong count\n",
+            static_cast<unsigned long long>(each * kBlocks), kBlocks, seconds, *early, wrong, kBlocks);
+        good = good && wrong == 0 && *early == 0;
+      }
+    }
+    must(window.barrier());
+    must(proxy.close());
+  }
+  must(window.close());
+  return good ? 0 : 1;
+}
