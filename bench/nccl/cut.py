@@ -4,7 +4,8 @@
 A rail's connections have one thing in common: at one end or the other, the rail's listening port. NCCL and torch have
 listeners too, so the one whose connections carried most is taken: the busiest is a rail.
 
-  cut.py PID [SECONDS]   that process's (as its owner or root), for so long (2)
+  cut.py PID [SECONDS]         that process's (as its owner or root), for so long (2)
+  cut.py PID --slow MB_PER_S   slows its sending there down instead, for good
 """
 import contextlib
 import ctypes
@@ -21,6 +22,7 @@ AGAIN_S = 0.02  # between two looks for connections that came back
 TCP_INFO_BYTES = 192
 BYTES_ACKED_AT = 120  # in struct tcp_info: bytes acknowledged, then bytes received
 PIDFD_GETFD = 438
+SO_MAX_PACING_RATE = 47
 
 
 def duplicate(process, number):
@@ -120,6 +122,12 @@ class Rail:
         self.shut(self.victims)
         self.keeper.start()
 
+    def slow(self, bytes_per_s):
+        """Whatever is sent by those connections from now on."""
+        for victim in self.victims:
+            with victim:
+                victim.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("I", bytes_per_s))
+
     def shut(self, victims):
         for victim in victims:
             with victim, contextlib.suppress(OSError):
@@ -142,12 +150,17 @@ class Rail:
 
 
 def main():
-    if len(sys.argv) not in (2, 3) or not sys.argv[1].isdigit():
+    words = sys.argv[1:]
+    if not words or not words[0].isdigit() or len(words) > 3:
         print(__doc__, file=sys.stderr)
         return 64
-    rail = Rail(int(sys.argv[1]))
+    rail = Rail(int(words[0]))
+    if words[1:2] == ["--slow"]:
+        rail.slow(int(float(words[2]) * 1e6))
+        print(f"slow: {len(rail.victims)} connections of the rail at port {rail.port}: {words[2]} MB/s")
+        return 0
     rail.cut()
-    time.sleep(float(sys.argv[2]) if len(sys.argv) == 3 else 2.0)
+    time.sleep(float(words[1]) if len(words) > 1 else 2.0)
     rail.release()
     print(f"cut: {rail.cuts} connections of the rail at port {rail.port}")
     return 0 if rail.cuts > 0 else 1
