@@ -179,6 +179,8 @@ TEST_F(TcpHosts, ANicThatIsMadeAnewIsListenedOnAgain) {
 /// A second device of the host answers for the rail's address, as a macvlan's parent does: packets that arrive there
 /// meet no socket that is bound to the rail's device, and the kernel refuses them. The process is alive all the same.
 TEST_F(TcpHosts, APacketAtTheWrongNicOfThePeerIsNoProofThatItsProcessIsGone) {
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogLevel, std::string_view line) { warnings.emplace_back(line); });
   in_network([&] {
     lay_cable();
     const std::string parent = "02:00:00:00:00:0b", own = "02:00:00:00:00:0c";
@@ -211,7 +213,10 @@ TEST_F(TcpHosts, APacketAtTheWrongNicOfThePeerIsNoProofThatItsProcessIsGone) {
       ASSERT_NO_FATAL_FAILURE(connect_and_send(epoch + 1));
       a_.rail->disconnect(link_);
     }
+    ASSERT_FALSE(warnings.empty()) << "nobody was told what to do";
+    EXPECT_NE(warnings.front().find("no link to 10.9.0.2 comes about"), std::string::npos) << warnings.front();
   });
+  set_log_sink({});
 }
 
 /// Both ends are this process's, so each NIC has an account of its own: they have other names.

@@ -194,8 +194,12 @@ void TcpRail::take_verdict(Connection& connection) {
     case Verdict::crossed:
       ++link.crossings;
       return try_again(link);
-    case Verdict::misrouted:
+    case Verdict::misrouted: {
+      static LogLimit limit(1, 60'000'000'000);
+      if (limit.allow(now_ns()))
+        log_warn(in_log(), "no link to {} comes about: {}", link.peer.endpoint.text(), describe_error(kMisrouted));
       return end_connection(connection, kMisrouted);
+    }
     default:
       return end_connection(connection, EACCES);
   }
