@@ -1,7 +1,5 @@
 /* Cases about what the plugin says of itself: devices, tables, log lines, errors, profiler events. */
 #include <dlfcn.h>
-#include <elf.h>
-#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -56,19 +54,10 @@ void case_devices(struct rank *rank) {
 
 /* ---- m ----------------------------------------------------------------------------------------------------------- */
 
-static size_t symbol_size(void *library, const char *name) {
-  Dl_info place;
-  const ElfW(Sym) *symbol = NULL;
-  void *const address = dlsym(library, name);
-  CHECK(address != NULL, "the library has no %s", name);
-  CHECK(dladdr1(address, &place, (void **)&symbol, RTLD_DL_SYMENT) != 0 && symbol != NULL, "%s is in no library", name);
-  return symbol->st_size;
-}
-
 #define CHECK_COMMON(library, number)                                                                                  \
   do {                                                                                                                 \
     const struct nccl_net_v##number *const table = dlsym(library, "ncclNetPlugin_v" #number);                          \
-    CHECK(symbol_size(library, "ncclNetPlugin_v" #number) == sizeof(*table), "the size of version " #number);          \
+    check_symbol_size(library, "ncclNetPlugin_v" #number, sizeof(*table));                                             \
     CHECK(strcmp(table->name, "Railyard") == 0, "the name of version " #number);                                       \
     CHECK(table->init && table->devices && table->getProperties && table->listen && table->connect && table->accept && \
               table->regMr && table->regMrDmaBuf && table->deregMr && table->isend && table->irecv && table->iflush && \

@@ -76,6 +76,7 @@ struct plugin {
 /* Version 0: the newest, as NCCL chooses. */
 struct plugin load_plugin(const char *path, int version);
 void unload_plugin(struct plugin *plugin);
+void check_symbol_size(void *library, const char *name, size_t bytes);
 
 nccl_result plugin_init(const struct plugin *plugin, void **context, int traffic_class);
 nccl_result plugin_finalize(const struct plugin *plugin, void *context);

@@ -1,7 +1,10 @@
 /* Loads the plugin as NCCL does, and makes all versions of its table look alike. */
 #include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
 #include <string.h>
 
+#include "../sanitized.hpp"
 #include "driver.h"
 
 #define MOST_SLOTS 8
@@ -215,4 +218,17 @@ nccl_result plugin_irecv(const struct plugin *plugin, void *comm, int n, void **
     default:
       return v12(plugin)->irecv(comm, n, data, sizes, tags, memories, parents, request);
   }
+}
+
+void check_symbol_size(void *library, const char *name, size_t bytes) {
+  Dl_info place;
+  const ElfW(Sym) *symbol = NULL;
+  void *const address = dlsym(library, name);
+  CHECK(address != NULL, "the library has no %s", name);
+  CHECK(dladdr1(address, &place, (void **)&symbol, RTLD_DL_SYMENT) != 0 && symbol != NULL, "%s is in no library", name);
+#ifdef RAILYARD_SANITIZED /* clang counts the bytes that it watches behind an object */
+  CHECK(symbol->st_size >= bytes, "%s has %zu bytes, not %zu", name, (size_t)symbol->st_size, bytes);
+#else
+  CHECK(symbol->st_size == bytes, "%s has %zu bytes, not %zu", name, (size_t)symbol->st_size, bytes);
+#endif
 }

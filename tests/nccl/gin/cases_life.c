@@ -1,8 +1,6 @@
 /* Cases about what begins, ends and goes wrong: u, devices, the setting, misuse, peers that die, memory of GPUs. */
 #include <dirent.h>
 #include <dlfcn.h>
-#include <elf.h>
-#include <link.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -85,13 +83,6 @@ void gin_register_order(struct member *member) {
 
 /* ---- devices and tables ------------------------------------------------------------------------------------------ */
 
-static size_t symbol_bytes(void *library, const char *name) {
-  Dl_info place;
-  const ElfW(Sym) *symbol = NULL;
-  CHECK(dladdr1(dlsym(library, name), &place, (void **)&symbol, RTLD_DL_SYMENT) != 0 && symbol != NULL, "%s", name);
-  return symbol->st_size;
-}
-
 void gin_devices(struct member *member) {
   const struct table *const table = &member->table;
   const struct nccl_net_v12 *const net = dlsym(member->library, "ncclNetPlugin_v12");
@@ -99,7 +90,7 @@ void gin_devices(struct member *member) {
   void *context = NULL;
   int count = 0;
   int of_net = 0;
-  CHECK(symbol_bytes(member->library, table_symbol(table->kind)) == table_bytes(table->kind), "its size");
+  check_symbol_size(member->library, table_symbol(table->kind), table_bytes(table->kind));
   for (size_t i = 0; i < table_bytes(table->kind) / sizeof(void *); ++i)
     CHECK(((void *const *)table->entries)[i] != NULL, "entry %zu of %s", i, table_symbol(table->kind));
   /* The network first, as NCCL does. */
