@@ -11,10 +11,19 @@
 
 namespace railyard::fabric {
 
+namespace {
+
+Error no_driver() {
+  return Error(Status::unsupported,
+               "device memory: there is no GPU driver in this process. Memory of a GPU needs libcuda.so.1, started by "
+               "the program (cuInit, or any call of the CUDA runtime), and RAILYARD_GPU not off");
+}
+
+}  // namespace
+
 Result<DeviceCopies::Queue*> DeviceCopies::queue_of(int device) {
   accelerator::Driver* const driver = accelerator::loaded_driver();
-  if (driver == nullptr || device < 0)
-    return Error(Status::unsupported, "device memory: there is no GPU driver in this process");
+  if (driver == nullptr || device < 0) return no_driver();
   const auto index = static_cast<std::size_t>(device);
   if (queues_.size() <= index) queues_.resize(index + 1);
   Queue& queue = queues_[index];
@@ -101,16 +110,23 @@ Result<void> DeviceCopies::copy_now(void* to, int to_device, const void* from, i
   return result;
 }
 
+Result<void> DeviceCopies::allocate_bounces(std::size_t count) {
+  accelerator::Driver* const driver = accelerator::loaded_driver();
+  if (driver == nullptr) return no_driver();
+  auto pinned = driver->allocate_pinned(count * kBounceBytes);
+  if (!pinned) return std::move(pinned.error());
+  for (std::size_t i = 0; i < count; ++i) free_.push_back((*pinned)->memory().data() + i * kBounceBytes);
+  pinned_.push_back(std::move(*pinned));
+  bounces_ += count;
+  return {};
+}
+
+Result<void> DeviceCopies::prepare_bounces() {
+  return bounces_ < most_bounces_ ? allocate_bounces(most_bounces_ - bounces_) : Result<void>();
+}
+
 std::byte* DeviceCopies::take_bounce() {
-  if (free_.empty() && bounces_.size() < kMostBounces) {
-    accelerator::Driver* const driver = accelerator::loaded_driver();
-    if (driver == nullptr) return nullptr;
-    auto pinned = driver->allocate_pinned(kBounceBytes);
-    if (!pinned) return nullptr;
-    free_.push_back((*pinned)->memory().data());
-    bounces_.push_back(std::move(*pinned));
-  }
-  if (free_.empty()) return nullptr;
+  if (free_.empty() && (bounces_ == most_bounces_ || !allocate_bounces(1))) return nullptr;
   std::byte* const bounce = free_.back();
   free_.pop_back();
   return bounce;

@@ -24,8 +24,12 @@ class DeviceCopies {
   };
   enum class State : std::uint8_t { under_way, done, failed };
 
+  explicit DeviceCopies(std::size_t most_bounces = kMostBounces) : most_bounces_(most_bounces) {}
+
   /// Opens what `copy` needs, and has the device make its first one: later ones wait for nothing.
   Result<void> prepare(int device);
+  /// Allocates every pinned buffer now: to allocate one may wait for running kernels.
+  Result<void> prepare_bounces();
   /// Begins a copy by the engines of `device`; either side may be device memory, mapped memory of a peer, or a bounce
   /// buffer.
   Result<Ticket> copy(int device, void* to, const void* from, std::size_t bytes);
@@ -42,6 +46,7 @@ class DeviceCopies {
   /// A pinned buffer of kBounceBytes; null: all are in use, or there is no pinned memory.
   std::byte* take_bounce();
   void give_bounce(std::byte* bounce) { free_.push_back(bounce); }
+  bool has_free_bounce() const { return !free_.empty(); }
 
  private:
   struct Queue {
@@ -51,9 +56,13 @@ class DeviceCopies {
     bool failed = false;
   };
   Result<Queue*> queue_of(int device);
+  Result<void> allocate_bounces(std::size_t count);
 
+  const std::size_t most_bounces_;
+  std::size_t bounces_ = 0;  ///< that there are
+  std::vector<std::unique_ptr<accelerator::Pinned>> pinned_;
+  /// After the buffers: a queue waits for its copies before they go.
   std::vector<Queue> queues_;  ///< by device
-  std::vector<std::unique_ptr<accelerator::Pinned>> bounces_;
   std::vector<std::byte*> free_;
 };
 
