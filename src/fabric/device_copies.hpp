@@ -46,6 +46,7 @@ class DeviceCopies {
   /// A pinned buffer of kBounceBytes; null: all are in use.
   std::byte* take_bounce();
   void give_bounce(std::byte* bounce) { free_.push_back(bounce); }
+  bool has_free_bounce() const { return !free_.empty(); }
 
  private:
   struct Queue {

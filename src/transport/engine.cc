@@ -233,11 +233,9 @@ Result<void> Engine::connect_route(Route& route, const PeerAddress& peer, bool n
   std::size_t most = SIZE_MAX;
   for (const auto& [local, remote] : pairs) most = std::min(most, rails_[local]->capabilities().max_write);
   route.max_write = most;
-  // A rail that reaches memory of GPUs and moves nothing by itself has their copy engines move it.
-  const bool by_copy_engines = std::ranges::all_of(pairs, [this](const auto& pair) {
-    const auto& capabilities = rails_[pair.first]->capabilities();
-    return capabilities.device_memory && !capabilities.progresses_alone;
-  });
+  // Within a machine a GPU copies straight out of another's memory.
+  const bool by_copy_engines = std::ranges::all_of(
+      pairs, [&](const auto& pair) { return local_fabrics[pair.first].starts_with(fabric::kSharedMemoryFabric); });
   if (by_copy_engines) route.device_chunk = std::min(most, kDeviceChunk);
   route.links.reserve(pairs.size());
   for (const auto& [local, remote] : pairs) {

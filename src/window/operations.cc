@@ -83,7 +83,7 @@ Result<void> WindowState::check_reach(const char* call, int rank, const transpor
     if (here && there) continue;
     return Error(Status::unsupported,
                  fmt::format("{}: the way to rank {} over {} does not reach the memory of GPUs: copy to host memory "
-                             "first, or use a rail that does (shared memory, RDMA)",
+                             "first, or use a rail that does (shared memory, tcp)",
                              call, rank, engine_.rails()[link.rail()]->name()),
                  {.peer = rank, .rail = static_cast<int>(link.rail()), .operation = call});
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <tuple>
 
 #include "base/random.hpp"
 #include "contexts.hpp"
@@ -24,13 +25,20 @@ struct Sides {
   bool registered;
 };
 
-class GpuMessages : public ::testing::TestWithParam<Sides> {};
+constexpr Sides kSides[] = {{"Both", true, true, true},
+                            {"Sender", true, false, true},
+                            {"Receiver", false, true, true},
+                            {"BothUnregistered", true, true, false},
+                            {"ReceiverUnregistered", false, true, false}};
+
+/// Rails that carry them; 0: through shared memory.
+class GpuMessages : public ::testing::TestWithParam<std::tuple<Sides, std::uint32_t>> {};
 INSTANTIATE_TEST_SUITE_P(Sides, GpuMessages,
-                         ::testing::Values(Sides{"Both", true, true, true}, Sides{"Sender", true, false, true},
-                                           Sides{"Receiver", false, true, true},
-                                           Sides{"BothUnregistered", true, true, false},
-                                           Sides{"ReceiverUnregistered", false, true, false}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         ::testing::Combine(::testing::ValuesIn(kSides), ::testing::Values(0U, 1U, 4U)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + "Over" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
 
 class Side {
  public:
@@ -58,10 +66,11 @@ class Side {
 };
 
 TEST_P(GpuMessages, ArriveWholeWhetherTheirReceiveIsEarlyOrLate) {
-  const Sides sides = GetParam();
+  const auto [sides, rails] = GetParam();
   const Gpu gpu;
-  auto one = open_context(over_memory());
-  auto other = open_context(over_memory());
+  const Settings settings = rails == 0 ? over_memory() : over_network(rails);
+  auto one = open_context(settings);
+  auto other = open_context(settings);
   ASSERT_TRUE(one && other);
   ChannelPair pair = connect(*one, *other);
   ASSERT_TRUE(pair.out && pair.in);
@@ -113,8 +122,8 @@ TEST_P(GpuMessages, ArriveWholeWhetherTheirReceiveIsEarlyOrLate) {
 
 TEST(GpuMessage, AWayThatDoesNotReachItIsRefusedWhenItIsRegistered) {
   const Gpu gpu;
-  auto one = open_context(over_network(1));
-  auto other = open_context(over_network(1));
+  auto one = open_context(over_strict_provider());
+  auto other = open_context(over_strict_provider());
   ASSERT_TRUE(one && other);
   ChannelPair pair = connect(*one, *other);
   ASSERT_TRUE(pair.out && pair.in);

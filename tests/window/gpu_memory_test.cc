@@ -1,14 +1,13 @@
-/// Windows over memory of GPUs, between ranks of one host: every call, on any mix of host and device memory.
-#include "gpu_memory.hpp"
-
+/// Windows over memory of GPUs: every call, on any mix of host and device memory, over every way that carries it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <tuple>
 
 #include "base/random.hpp"
-#include "process_world.hpp"
+#include "gpu_ways.hpp"
 
 namespace railyard {
 namespace {
@@ -65,14 +64,28 @@ struct Mix {
   bool window_of_1;
 };
 
-class GpuWindows : public ::testing::TestWithParam<Mix> {};
+constexpr Mix kMixes[] = {{"AllOnGpus", true, true, true},
+                          {"HostToGpu", false, true, true},
+                          {"GpuToHost", true, false, false},
+                          {"MixedWorld", true, true, false}};
+
+class GpuWindows : public ::testing::TestWithParam<std::tuple<Mix, GpuWay>> {
+ protected:
+  static Mix mix() { return std::get<0>(GetParam()); }
+  static GpuWay way() { return std::get<1>(GetParam()); }
+};
 INSTANTIATE_TEST_SUITE_P(Mixes, GpuWindows,
-                         ::testing::Values(Mix{"AllOnGpus", true, true, true}, Mix{"HostToGpu", false, true, true},
-                                           Mix{"GpuToHost", true, false, false}, Mix{"MixedWorld", true, true, false}),
+                         ::testing::Combine(::testing::ValuesIn(kMixes), ::testing::ValuesIn(kGpuWays)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + std::get<1>(info.param).name;
+                         });
+
+class GpuWindow : public ::testing::TestWithParam<GpuWay> {};
+INSTANTIATE_TEST_SUITE_P(Ways, GpuWindow, ::testing::ValuesIn(kGpuWays),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(GpuWindows, EveryByteIsThereAtItsSignal) {
-  run_processes(2, [mix = GetParam()](World& world, ProcessRendezvous&) {
+  run_processes_over(way(), 2, [mix = mix()](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     AnyMemory memory(gpu, world.rank() == 0 ? mix.window_of_0 : mix.window_of_1, kWindow);
     AnyMemory source(gpu, mix.caller, kWindow + 64);
@@ -101,7 +114,7 @@ TEST_P(GpuWindows, EveryByteIsThereAtItsSignal) {
 }
 
 TEST_P(GpuWindows, GetsBringWhatIsThere) {
-  run_processes(2, [mix = GetParam()](World& world, ProcessRendezvous&) {
+  run_processes_over(way(), 2, [mix = mix()](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     AnyMemory memory(gpu, world.rank() == 0 ? mix.window_of_0 : mix.window_of_1, kWindow);
     AnyMemory destination(gpu, mix.caller, kWindow + 64);
@@ -125,7 +138,7 @@ TEST_P(GpuWindows, GetsBringWhatIsThere) {
 }
 
 TEST_P(GpuWindows, ARankReachesItsOwnPart) {
-  run_processes(1, [mix = GetParam()](World& world, ProcessRendezvous&) {
+  run_processes_over(way(), 1, [mix = mix()](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     AnyMemory memory(gpu, mix.window_of_0, kWindow);
     AnyMemory other(gpu, mix.caller, kWindow);
@@ -144,8 +157,8 @@ TEST_P(GpuWindows, ARankReachesItsOwnPart) {
   });
 }
 
-TEST(GpuWindow, AValueIsTakenAtTheCall) {
-  run_processes(2, [](World& world, ProcessRendezvous&) {
+TEST_P(GpuWindow, AValueIsTakenAtTheCall) {
+  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory memory(gpu, 4096);
     auto window = must(Window::adopt(world, {memory.data(), memory.size()}));
@@ -165,8 +178,8 @@ TEST(GpuWindow, AValueIsTakenAtTheCall) {
   });
 }
 
-TEST(GpuWindow, ARangeThatLeavesItsAllocationIsRefused) {
-  run_processes(1, [](World& world, ProcessRendezvous&) {
+TEST_P(GpuWindow, ARangeThatLeavesItsAllocationIsRefused) {
+  run_processes_over(GetParam(), 1, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory memory(gpu, 1 << 21);
     const auto refused = Window::adopt(world, {memory.data() + 4096, memory.size()});
@@ -178,11 +191,11 @@ TEST(GpuWindow, ARangeThatLeavesItsAllocationIsRefused) {
 /// The window ends while a peer's puts are under way, its memory goes and other memory comes there.
 /// A kernel that waits for a signal, and a program that waits for the kernel in the driver, keep the driver from making
 /// streams, pinned memory and mappings: what brings the signal must not need any.
-TEST(GpuWindow, NothingIsMadeWhileAKernelRuns) {
+TEST_P(GpuWindow, NothingIsMadeWhileAKernelRuns) {
   if (const char* const real = std::getenv("TEST_REAL_GPU"); real != nullptr && *real == '1')
     GTEST_SKIP() << "the double alone counts such calls";
   for (const bool second_on_gpu : {true, false}) {
-    run_processes(2, [&](World& world, ProcessRendezvous&) {
+    run_processes_over(GetParam(), 2, [&](World& world, ProcessRendezvous&) {
       const Gpu gpu;
       const bool on_gpu = world.rank() == 0 || second_on_gpu;
       AnyMemory memory(gpu, on_gpu, kWindow);
@@ -217,8 +230,8 @@ TEST(GpuWindow, NothingIsMadeWhileAKernelRuns) {
   }
 }
 
-TEST(GpuWindow, NothingIsWrittenAfterItsEnd) {
-  run_processes(2, [](World& world, ProcessRendezvous& rendezvous) {
+TEST_P(GpuWindow, NothingIsWrittenAfterItsEnd) {
+  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous& rendezvous) {
     const Gpu gpu;
     if (gpu.is_double()) gpu.call<void(unsigned)>("cuda_double_set_copy_us")(300);
     const GpuMemory source(gpu, kWindow);
@@ -244,6 +257,78 @@ TEST(GpuWindow, NothingIsWrittenAfterItsEnd) {
       must(world.barrier());
     }
   });
+}
+
+/// Connections end under traffic, at any moment of a copy: nothing is lost, nothing lands twice, and no signal comes
+/// before its bytes.
+TEST(GpuWindowCut, SignalsAreExactAndFollowTheirBytes) {
+  static constexpr std::size_t kSlots = 8;
+  static constexpr std::size_t kSlot = 300'000;
+  static constexpr std::uint64_t kRounds = 60;
+  run_processes_over({"TwoRails", 2}, 2, [](World& world, ProcessRendezvous&) {
+    const Gpu gpu;
+    if (gpu.is_double()) gpu.call<void(unsigned)>("cuda_double_set_copy_us")(200);
+    const GpuMemory memory(gpu, kSlots * kSlot);
+    const GpuMemory source(gpu, kSlots * kSlot);
+    auto window = must(Window::adopt(world, {memory.data(), memory.size()}));
+    const int other = 1 - world.rank();
+    std::uint64_t cuts = 0;
+    for (std::uint64_t round = 1; round <= kRounds; ++round) {
+      for (std::size_t slot = 0; slot < kSlots; ++slot) {
+        const std::size_t bytes = slot % 2 == 0 ? kSlot : 64;
+        source.fill(std::vector<std::byte>(bytes, static_cast<std::byte>(round + slot)), slot * kSlot);
+        must(window.put_signal(other, slot * kSlot, source.data() + slot * kSlot, bytes, {slot, 1}));
+        if (slot == round % kSlots && world.rank() == static_cast<int>(round % 2)) cuts += cut_a_connection(round);
+      }
+      for (std::size_t slot = 0; slot < kSlots; ++slot) {
+        ASSERT_EQ(must(window.wait_signal(slot, Comparison::greater_equal, round)), round);
+        const std::size_t bytes = slot % 2 == 0 ? kSlot : 64;
+        ASSERT_EQ(memory.read(slot * kSlot, bytes), std::vector<std::byte>(bytes, static_cast<std::byte>(round + slot)))
+            << "round " << round << ", slot " << slot;
+      }
+      must(window.barrier());
+    }
+    EXPECT_GT(cuts, kRounds / 4);
+    must(window.close());
+  });
+}
+
+/// A GPU that fails takes the operations on its memory with it. Those between host memory go on, over the same rails.
+TEST(GpuWindowFailure, AGpuThatFailsFailsItsOperationsAlone) {
+  for (const int broken : {0, 1}) {
+    run_processes_over({"TwoRails", 2}, 2, [broken](World& world, ProcessRendezvous& rendezvous) {
+      const Gpu gpu;
+      if (!gpu.is_double()) GTEST_SKIP() << "a real GPU is not broken for a test";
+      const GpuMemory memory(gpu, kWindow);
+      const GpuMemory source(gpu, kWindow);
+      auto window = must(Window::adopt(world, {memory.data(), memory.size()}));
+      auto plain = must(Window::allocate(world, kWindow));
+      must(window.barrier());
+      if (world.rank() == broken) {
+        gpu.call<void(std::uint64_t)>("cuda_double_fail_copy")(1);
+        rendezvous.notes[0].store(1);
+      }
+      while (rendezvous.notes[0].load() == 0) world.progress();
+      if (world.rank() == 0) {
+        for (const std::size_t bytes : {std::size_t{64}, std::size_t{300'000}, kWindow}) {
+          const auto put = window.wait(must(window.put(1, 0, source.data(), bytes)));
+          EXPECT_FALSE(put.ok()) << bytes << " bytes";
+          EXPECT_EQ(put.status(), Status::invalid) << put.error().text();
+          const auto got = window.wait(must(window.get(1, 0, source.data(), bytes)));
+          EXPECT_FALSE(got.ok()) << bytes << " bytes";
+          EXPECT_EQ(got.status(), Status::invalid) << got.error().text();
+        }
+        const auto mine = bytes_of(kWindow, 1);
+        must(plain.put_signal(1, 0, mine.data(), kWindow, {0, 1}));
+        must(plain.quiet());
+      } else {
+        must(plain.wait_signal(0, Comparison::equal, 1));
+        const auto expected = bytes_of(kWindow, 1);
+        EXPECT_TRUE(std::ranges::equal(plain.local(), expected));
+      }
+      must(plain.barrier());
+    });
+  }
 }
 
 }  // namespace

@@ -8,8 +8,7 @@
 #include <set>
 
 #include "base/random.hpp"
-#include "gpu_memory.hpp"
-#include "process_world.hpp"
+#include "gpu_ways.hpp"
 
 namespace railyard {
 namespace {
@@ -96,26 +95,30 @@ void compare_with_host_memory(World& world, int target, int rounds) {
   must(window.close());
 }
 
-TEST(GpuWindowWords, AtomicsDoWhatTheyDoOnHostMemory) {
-  run_processes(2, [](World& world, ProcessRendezvous&) { compare_with_host_memory(world, 1, 1); });
+class GpuWindowWords : public ::testing::TestWithParam<GpuWay> {};
+INSTANTIATE_TEST_SUITE_P(Ways, GpuWindowWords, ::testing::ValuesIn(kGpuWays),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(GpuWindowWords, AtomicsDoWhatTheyDoOnHostMemory) {
+  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous&) { compare_with_host_memory(world, 1, 1); });
 }
 
-TEST(GpuWindowWords, SoDoThoseOfARankOnItself) {
+TEST(GpuWindowWord, SoDoThoseOfARankOnItself) {
   run_processes(1, [](World& world, ProcessRendezvous&) { compare_with_host_memory(world, 0, 1); });
 }
 
 /// A driver whose streams do not write values: everything is a copy.
-TEST(GpuWindowWords, SoDoTheyWhereStreamsWriteNoValues) {
-  run_processes(2, [](World& world, ProcessRendezvous&) {
+TEST_P(GpuWindowWords, SoDoTheyWhereStreamsWriteNoValues) {
+  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous&) {
     ::setenv("CUDA_DOUBLE_STREAM_WRITES", "0", 1);
     compare_with_host_memory(world, 1, 1);
   });
 }
 
-TEST(GpuWindowWords, NoneIsLostAndNoneCountsTwice) {
+TEST_P(GpuWindowWords, NoneIsLostAndNoneCountsTwice) {
   static constexpr int kRanks = 3;
   static constexpr std::uint64_t kEach = 40;
-  run_processes(kRanks, [](World& world, ProcessRendezvous&) {
+  run_processes_over(GetParam(), kRanks, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory memory(gpu, 4096);
     auto window = must(Window::adopt(world, span_of(memory)));
@@ -140,9 +143,9 @@ TEST(GpuWindowWords, NoneIsLostAndNoneCountsTwice) {
   });
 }
 
-TEST(GpuWindowWords, FourBytesLeaveTheirNeighboursAlone) {
+TEST_P(GpuWindowWords, FourBytesLeaveTheirNeighboursAlone) {
   static constexpr std::size_t kPairs = 100;
-  run_processes(3, [](World& world, ProcessRendezvous&) {
+  run_processes_over(GetParam(), 3, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory memory(gpu, kPairs * 8);
     auto window = must(Window::adopt(world, span_of(memory)));
@@ -160,9 +163,9 @@ TEST(GpuWindowWords, FourBytesLeaveTheirNeighboursAlone) {
 }
 
 /// Its owner looks at the memory itself: puts, then the word, then the acknowledgement.
-TEST(GpuWindowWords, AnAtomicFollowsItsPutsAndIsThereWhenItIsComplete) {
+TEST_P(GpuWindowWords, AnAtomicFollowsItsPutsAndIsThereWhenItIsComplete) {
   static constexpr std::size_t kBytes = 300'000;
-  run_processes(2, [](World& world, ProcessRendezvous& rendezvous) {
+  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous& rendezvous) {
     const Gpu gpu;
     slow_copies(gpu, 8000);
     const GpuMemory memory(gpu, 8 + 2 * kBytes);
@@ -195,9 +198,9 @@ TEST(GpuWindowWords, AnAtomicFollowsItsPutsAndIsThereWhenItIsComplete) {
   });
 }
 
-TEST(GpuWindowWords, SignalsThereFollowTheirDataAndTheHostSeesThem) {
+TEST_P(GpuWindowWords, SignalsThereFollowTheirDataAndTheHostSeesThem) {
   static constexpr std::size_t kBytes = 1 << 20;
-  run_processes(2, [](World& world, ProcessRendezvous& rendezvous) {
+  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous& rendezvous) {
     const Gpu gpu;
     slow_copies(gpu, 200);
     const GpuMemory memory(gpu, kBytes);
@@ -235,9 +238,9 @@ TEST(GpuWindowWords, SignalsThereFollowTheirDataAndTheHostSeesThem) {
   });
 }
 
-TEST(GpuWindowWords, SignalsThereAreExact) {
+TEST_P(GpuWindowWords, SignalsThereAreExact) {
   static constexpr std::uint64_t kEach = 40;
-  run_processes(3, [](World& world, ProcessRendezvous&) {
+  run_processes_over(GetParam(), 3, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory signals(gpu, 64 * 8);
     WindowOptions options;
@@ -268,8 +271,8 @@ TEST(GpuWindowWords, SignalsThereAreExact) {
   });
 }
 
-TEST(GpuWindowWords, CountersThereAdvanceWithTheirOperations) {
-  run_processes(2, [](World& world, ProcessRendezvous&) {
+TEST_P(GpuWindowWords, CountersThereAdvanceWithTheirOperations) {
+  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     constexpr std::size_t kBulk = 1 << 20;
     const GpuMemory memory(gpu, kBulk + 64);
@@ -301,8 +304,8 @@ TEST(GpuWindowWords, CountersThereAdvanceWithTheirOperations) {
 }
 
 /// The window ends while peers change its words; other data takes the place.
-TEST(GpuWindowWords, NoneIsWrittenAfterTheEnd) {
-  run_processes(2, [](World& world, ProcessRendezvous& rendezvous) {
+TEST_P(GpuWindowWords, NoneIsWrittenAfterTheEnd) {
+  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous& rendezvous) {
     const Gpu gpu;
     slow_copies(gpu, 300);
     const GpuMemory memory(gpu, 4096);
@@ -336,8 +339,8 @@ TEST(GpuWindowWords, NoneIsWrittenAfterTheEnd) {
   });
 }
 
-TEST(GpuWindowWords, AGpuThatFailsFailsTheOperationsAndNothingElse) {
-  run_processes(2, [](World& world, ProcessRendezvous& rendezvous) {
+TEST_P(GpuWindowWords, AGpuThatFailsFailsTheOperationsAndNothingElse) {
+  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous& rendezvous) {
     const Gpu gpu;
     if (!gpu.is_double()) GTEST_SKIP() << "a real GPU is not broken for a test";
     const GpuMemory memory(gpu, 4096);
@@ -361,7 +364,7 @@ TEST(GpuWindowWords, AGpuThatFailsFailsTheOperationsAndNothingElse) {
   });
 }
 
-TEST(GpuWindowWords, WhatCannotBeIsRefusedWithTheReason) {
+TEST(GpuWindowWord, WhatCannotBeIsRefusedWithTheReason) {
   run_processes(1, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;
     const GpuMemory memory(gpu, 4096);
@@ -386,7 +389,7 @@ TEST(GpuWindowWords, WhatCannotBeIsRefusedWithTheReason) {
 }
 
 /// Between GPUs a put is one copy, however long; cut for a NIC it would be many.
-TEST(GpuWindowWords, APutBetweenGpusIsOneCopy) {
+TEST(GpuWindowWord, APutBetweenGpusIsOneCopy) {
   static constexpr std::size_t kBytes = 24 << 20;
   run_processes(2, [](World& world, ProcessRendezvous&) {
     const Gpu gpu;

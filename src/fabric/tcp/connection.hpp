@@ -13,10 +13,18 @@
 #include "base/fd.hpp"
 #include "fabric/in_flight.hpp"
 #include "fabric/rail.hpp"
+#include "fabric/tcp/device_traffic.hpp"
 #include "fabric/tcp/frames.hpp"
 #include "fabric/tcp/handshake.hpp"
 
 namespace railyard::fabric::tcp {
+
+/// What has become of the copies of a post whose memory is a GPU's.
+enum class CopyFate : std::uint8_t {
+  good,
+  failed,  ///< one of them
+  ended,   ///< its link has gone: it fails when none is under way any more, and `after` counts those
+};
 
 /// What the driver keeps of a post, in the room that its context has for that.
 struct Posted {
@@ -29,8 +37,13 @@ struct Posted {
   std::uint32_t started = 0;  ///< bytes handed to the connection, or received
   std::uint32_t number = 0;
   std::uint32_t immediate = 0;
+  std::uint32_t fetched = 0;  ///< bytes of device memory whose copies have begun
   FrameKind kind = FrameKind::message;
   bool with_immediate = false;
+  std::int8_t device = -1;  ///< `address` is memory of this GPU
+  CopyFate fate = CopyFate::good;
+
+  bool on_device() const { return device >= 0 && bytes != 0; }
 };
 static_assert(sizeof(Posted) <= sizeof(PostContext::driver) && alignof(Posted) <= alignof(void*));
 
@@ -99,8 +112,9 @@ struct TcpLink {
   std::size_t data_out = 0;      ///< and writes and reads
   PostQueue messages;            ///< not yet handed to the connection
   PostQueue bulk;
-  PostQueue written;  ///< waits for the target's word
-  PostQueue reading;  ///< waits for its bytes
+  PostQueue written;           ///< waits for the target's word
+  PostQueue reading;           ///< waits for its bytes
+  std::vector<Fetch> fetches;  ///< of `bulk`, in its order
   std::uint64_t bulk_posted = 0;
   std::uint64_t bulk_started = 0;
 
@@ -122,6 +136,7 @@ struct OutgoingFrame {
   std::size_t sent = 0;            ///< of both
   PostContext* context = nullptr;  ///< completes with this frame
   std::uint64_t key = 0;           ///< the region whose bytes these are, if a peer reads them
+  std::byte* bounce = nullptr;     ///< the pinned buffer that the payload is in
   std::size_t left() const { return Frame::kBytes + bytes - sent; }
 };
 
@@ -132,7 +147,12 @@ struct ServedRead {
   std::uint32_t bytes = 0;
   std::uint32_t done = 0;
   std::uint32_t number = 0;
+  std::uint32_t fetched = 0;
+  int device = -1;
   bool refused = false;
+  bool device_failed = false;
+
+  bool on_device() const { return device >= 0 && bytes != 0; }
 };
 
 struct Connection {
@@ -173,6 +193,9 @@ struct Connection {
   bool serves_next = false;  ///< writes and the answers to reads take turns
   std::uint32_t next_number = 1;
   std::vector<std::vector<std::byte>> copies;  ///< of memory that was taken back while a frame of it was going out
+  std::vector<Fetch> served_fetches;           ///< of `served`, in its order
+  bool fetching = false;                       ///< in the list of those that are looked at for fetches
+  bool starved = false;                        ///< would fetch, but no buffer is free
 
   // Receiving.
   std::array<std::byte, std::max(Frame::kBytes, kMostHandshakeBytes)> head{};
@@ -191,6 +214,14 @@ struct Connection {
   std::size_t landed_count = 0;
   std::size_t landed_bytes = 0;
   std::size_t write_bytes = 0;  ///< of the write whose last frame is still to come
+  std::byte* bounce = nullptr;  ///< where the payload goes that is for device memory
+  std::byte* bounce_for = nullptr;
+  int bounce_device = -1;
+  std::uint64_t bounce_turn = 0;             ///< who has had one for longest
+  bool wants_bounce = false;                 ///< stalled because none is free
+  std::deque<Landing> landings;              ///< in the order in which they came
+  bool landing = false;                      ///< in the list of those that have some
+  std::optional<std::uint32_t> bad_landing;  ///< a write of whose copies one failed
 
   bool standing() const { return phase == Phase::standing; }
   bool out_empty() const { return out_head == out.size(); }

@@ -44,6 +44,7 @@ void TcpRail::let_go_of_receive(Connection& connection) {
   }
   connection.taking = nullptr;
   connection.to = nullptr;
+  if (device_ != nullptr) let_go_of_device(connection);
 }
 
 void TcpRail::end_connection(Connection& connection, int error, bool report) {
@@ -99,6 +100,10 @@ void TcpRail::sweep() {
   std::erase_if(dirty_, closed);
   std::erase_if(owing_, closed);
   std::erase_if(stalled_, closed);
+  if (device_ != nullptr) {
+    std::erase_if(device_->fetching, closed);
+    std::erase_if(device_->landing, closed);
+  }
   std::erase_if(connections_, [&](const auto& connection) { return closed(connection.get()); });
 }
 

@@ -66,6 +66,7 @@ Post TcpRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostC
   posted.bytes = static_cast<std::uint32_t>(from.bytes);
   posted.key = to.key;
   posted.offset = to.address;
+  posted.device = static_cast<std::int8_t>(device_of_descriptor(from.descriptor));
   posted.with_immediate = options.with_immediate;
   posted.immediate = options.immediate;
   link->bulk_posted += from.bytes;
@@ -80,6 +81,7 @@ Post TcpRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
   if (to.bytes > kMostWriteBytes) return fail("read", EMSGSIZE);
   Posted& posted = make_posted(context);
   posted.kind = FrameKind::read;
+  posted.device = static_cast<std::int8_t>(device_of_descriptor(to.descriptor));
   posted.address = static_cast<std::byte*>(to.address);
   posted.bytes = static_cast<std::uint32_t>(to.bytes);
   posted.key = from.key;
@@ -118,6 +120,7 @@ void TcpRail::ring() {
 std::size_t TcpRail::poll(std::span<Event> events) {
   if (stopped_ || events.empty()) return 0;
   ++turn_;
+  if (device_ != nullptr) look_at_device();
   if (!dirty_.empty()) flush_dirty();
   if (pending_.size() < events.size()) look(events.size());
   if (sweeps_ || lingering_ != 0) sweep();
@@ -136,7 +139,7 @@ bool TcpRail::epoll_is_due() {
 }
 
 void TcpRail::look(std::size_t room) {
-  if (!stalled_.empty() && !receives_.empty()) resume_stalled();
+  if (!stalled_.empty() && (!receives_.empty() || buffers_may_be_had())) resume_stalled();
   // Few are read from on the off-chance; among many, epoll says which.
   bool found = read_active(room);
   const bool none = active_.empty();
@@ -186,7 +189,7 @@ bool TcpRail::arm() {
   const bool unread = std::ranges::any_of(active_, [](const Connection* connection) { return connection->unread; });
   const bool waits = std::ranges::any_of(attempting_, [](const TcpLink* link) { return link->retry_at != 0; });
   return !unread && !waits && pending_.empty() && dirty_.empty() && !admission_waits_ && !sweeps_ &&
-         (stalled_.empty() || receives_.empty());
+         (stalled_.empty() || receives_.empty()) && (device_ == nullptr || !device_is_busy());
 }
 
 }  // namespace railyard::fabric::tcp

@@ -43,6 +43,7 @@ bool makes_sense(const Frame& frame) {
     case FrameKind::unbind:
       return frame.length == 0;
     case FrameKind::refuse:
+      return frame.length == 0 && frame.word <= static_cast<std::uint32_t>(Refused::read_by_device);
     case FrameKind::bound:
       return frame.length == 0 && frame.word <= 1;
   }

@@ -24,13 +24,14 @@ enum class FrameKind : std::uint8_t {
   read,         ///< asks for `word` bytes at `offset` of the region `key`
   read_data,    ///< payload: the next bytes of the read `number`
   acknowledge,  ///< all writes up to `number` have landed, those refused aside
-  refuse,       ///< the write or read `number` was refused: `word` says which it is (a Refused)
+  refuse,       ///< the write or read `number` was refused: `word` says which it is, and why (a Refused)
   bind,         ///< payload: the tag of a link that uses this connection from now on
   bound,        ///< the answer to it: `word` is 0, or 1 for no
   unbind,       ///< the sender's link uses it no longer
 };
 
-enum class Refused : std::uint32_t { write, read };
+/// No such key or range; or a GPU of the target did not make the copy.
+enum class Refused : std::uint32_t { write, read, write_by_device, read_by_device };
 
 struct Frame {
   FrameKind kind = FrameKind::message;

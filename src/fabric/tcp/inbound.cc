@@ -30,7 +30,8 @@ void TcpRail::close_inbound(const LinkId& id, std::uint32_t epoch, bool report) 
       end_connection(*connection, kPeerClosed, report);
 }
 
-/// Nothing lands but inside `poll`: with the connections closed, what has landed is in `pending_` already.
+/// Nothing lands but inside `poll`: with the connections closed, what has landed is in `pending_` already. What GPUs
+/// are still copying is not told of, and is over before this says so.
 bool TcpRail::fence(LinkTag tag) {
   Epochs& epochs = epochs_[tag.id];
   if (!epochs.fenced || *epochs.fenced < tag.epoch) {
@@ -38,7 +39,7 @@ bool TcpRail::fence(LinkTag tag) {
     close_inbound(tag.id, tag.epoch, false);
     epochs.fence_mark = pending_.mark();
   }
-  return pending_.past(epochs.fence_mark);
+  return pending_.past(epochs.fence_mark) && (device_ == nullptr || !copies_of(tag));
 }
 
 void TcpRail::take_bind(Connection& connection) {

@@ -270,14 +270,18 @@ void TcpRail::lose(TcpLink& link, int error) {
   pending_.push_lost(link.remote, error, link.refused, error == EACCES);  // EACCES: the peer refuses this epoch
 }
 
+void TcpRail::push_ended(PostContext* context) {
+  Event event;
+  event.kind = Event::Kind::failed;
+  event.context = context;
+  event.error = ECANCELED;
+  pending_.push(event);
+}
+
 void TcpRail::return_contexts(TcpLink& link) {
-  while (PostContext* const context = link.in_flight.take()) {
-    Event event;
-    event.kind = Event::Kind::failed;
-    event.context = context;
-    event.error = ECANCELED;
-    pending_.push(event);
-  }
+  if (device_ != nullptr) let_go_of_fetches(link.fetches);
+  while (PostContext* const context = link.in_flight.take())
+    if (device_ == nullptr || !ends_after_copies(context)) push_ended(context);
   link.messages.clear();
   link.bulk.clear();
   link.written.clear();

@@ -44,6 +44,7 @@ Result<std::unique_ptr<Rail>> TcpRail::open(const RailOffer& offer, const Interf
   can.driver = can.provider = "tcp";
   can.delivery_complete = can.sees_one_sided = true;
   can.chains_posts = true;
+  can.device_memory = true;  // wherever there is any: it came from a driver
   can.max_message = kMostMessageBytes;
   can.max_write = kMostWriteBytes;
   can.depth = kDepth;
@@ -149,6 +150,7 @@ void TcpRail::stop() {
   attempting_.clear();
   connections_.clear();
   unproven_.clear();
+  device_.reset();  // waits for the copies under way
   listener_.reset();
   misrouted_listener_.reset();
   watch_.reset();
@@ -163,18 +165,22 @@ Result<void> TcpRail::refuse_if_stopped() const {
 Result<Registration> TcpRail::register_memory(std::span<std::byte> memory, Access access) {
   if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
   Registration registration;
+  if (access.device >= 0) {
+    if (auto ready = open_device(access.device); !ready) return std::move(ready.error());
+    registration.descriptor[static_cast<std::size_t>(Lane::data)] = device_descriptor(access.device);
+  }
   // The kernel reads sources and fills destinations of our own: only what peers may name needs an entry.
   if (!access.remote) return registration;
   do {
     if (auto filled = fill_random(std::as_writable_bytes(std::span(&registration.key, 1))); !filled)
       return std::move(filled.error());
   } while (registration.key == 0 || regions_.contains(registration.key));
-  regions_[registration.key] = {memory.data(), memory.size()};
+  regions_[registration.key] = {memory.data(), memory.size(), access.device};
   return registration;
 }
 
 /// Nothing lands but what we read from a socket ourselves: the key goes, and whoever is in the middle of it is
-/// diverted.
+/// diverted. What GPUs are copying meanwhile is waited for.
 void TcpRail::revoke(const Registration& registration) {
   if (registration.key == 0 || regions_.erase(registration.key) == 0) return;
   for (auto& connection : connections_) {
@@ -182,6 +188,7 @@ void TcpRail::revoke(const Registration& registration) {
         connection->frame.key == registration.key && connection->to != nullptr) {
       connection->to = nullptr;
       connection->refusing = connection->frame.number;
+      if (std::byte* const bounce = std::exchange(connection->bounce, nullptr)) device_->to_device.give_bounce(bounce);
     }
     for (ServedRead& read : connection->served) read.refused |= read.key == registration.key;
     // Frames that go out already take what they promised along, read before this returns.
@@ -192,6 +199,7 @@ void TcpRail::revoke(const Registration& registration) {
       frame.key = 0;
     }
   }
+  if (device_ != nullptr) wait_for_copies(registration.key);
 }
 
 Liveness TcpRail::liveness(RemoteId remote) {
@@ -254,6 +262,11 @@ std::string TcpRail::describe_error(int error) const {
     case kMisrouted:
       return "its process lives, but packets for its rail arrive at another NIC of its host, which answers for the "
              "address: `sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2` there";
+    case kGpuFailed:
+      return "a GPU did not copy the bytes: it has failed, or the memory was freed (the log has the driver's words)";
+    case kTargetGpuFailed:
+      return "a GPU of the target did not copy the bytes: it has failed, or the memory was freed (its log has the "
+             "driver's words)";
     default:
       return std::strerror(error);
   }

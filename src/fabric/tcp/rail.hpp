@@ -16,6 +16,7 @@
 #include "fabric/pending.hpp"
 #include "fabric/tcp/connection.hpp"
 #include "fabric/tcp/device_account.hpp"
+#include "fabric/tcp/device_traffic.hpp"
 #include "fabric/tcp/interface.hpp"
 #include "fabric/tcp/socket.hpp"
 
@@ -29,6 +30,8 @@ enum Fault : int {
   kNotThePeer,         ///< somebody else listens there
   kOtherDevice,        ///< bytes would travel by another NIC than the rail's
   kMisrouted,          ///< the peer's process lives, and packets for its rail arrive at another NIC of its host
+  kGpuFailed,          ///< a GPU of this process did not make a copy
+  kTargetGpuFailed,    ///< a GPU of the target did not
 };
 
 class TcpRail final : public Rail {
@@ -81,6 +84,7 @@ class TcpRail final : public Rail {
   struct Region {
     std::byte* base = nullptr;
     std::size_t bytes = 0;
+    int device = -1;  ///< whose memory it is; -1: the host's
   };
   /// What is known of a peer's link over all its epochs.
   struct Epochs {
@@ -128,6 +132,7 @@ class TcpRail final : public Rail {
   /// Somebody has refused the attempt.
   void turned_away(TcpLink& link, int error);
   void return_contexts(TcpLink& link);
+  void push_ended(PostContext* context);
   bool leaves_by_own_device(const Endpoint& target);
   bool leaves_host(int socket) const;
 
@@ -178,6 +183,7 @@ class TcpRail final : public Rail {
   void add_message(Connection& connection, TcpLink& link);
   void add_write(Connection& connection, TcpLink& link);
   void add_read_data(Connection& connection);
+  void refuse(Connection& connection, std::uint32_t number, Refused what);
   void sent_bytes(Connection& connection, std::size_t bytes);
   void frame_sent(Connection& connection, const OutgoingFrame& frame);
   void unreadable_source(Connection& connection);
@@ -190,12 +196,59 @@ class TcpRail final : public Rail {
   bool begin_frame(Connection& connection);
   bool begin_read_data(Connection& connection);
   void finish_frame(Connection& connection);
-  void finish_write(Connection& connection);
+  void finish_write(Connection& connection, std::byte* bounce);
+  void land(Connection& connection, const ArrivedWrite& write);
+  bool stall(Connection& connection);
   void serve_read(Connection& connection);
   void take_acknowledgement(Connection& connection);
   void take_refusal(Connection& connection);
   void resume_stalled();
   const Region* find_region(std::uint64_t key, std::uint64_t offset, std::uint64_t bytes) const;
+
+  // device_fetch.cc: device memory on its way out
+  Result<void> open_device(int device);
+  bool fetch(Connection& connection, std::vector<Fetch>& queue, int device, const std::byte* from, Fetch wanted);
+  void fetch_ahead(Connection& connection);
+  void fetch_writes(Connection& connection, TcpLink& link);
+  void fetch_answers(Connection& connection);
+  DeviceCopies::State state_of(const Fetch& fetch);
+  DeviceCopies::State state_of_first(const std::vector<Fetch>& queue);
+  /// Of the next fragment of the oldest write, or read that is answered: done for those of the host.
+  DeviceCopies::State state_of_write(TcpLink& link) {
+    const Posted& posted = posted_of(link.bulk.front());
+    if (!posted.on_device() || posted.kind != FrameKind::write) [[likely]]
+      return DeviceCopies::State::done;
+    return state_of_first(link.fetches);
+  }
+  DeviceCopies::State state_of_answer(Connection& connection) {
+    const ServedRead& read = connection.served.front();
+    if (!read.on_device() || read.refused) [[likely]]
+      return DeviceCopies::State::done;
+    return state_of_first(connection.served_fetches);
+  }
+  static std::byte* take_fetched(std::vector<Fetch>& queue);
+  bool give_up_write(Connection& connection, TcpLink& link);
+  void give_up_answer(Connection& connection);
+  void look_at_fetches();
+  void free_outgoing_buffers();
+
+  // device_land.cc: device memory that bytes arrive for
+  bool take_buffer(Connection& connection, int device, std::byte* to);
+  void cut_oldest();
+  bool buffers_may_be_had() const;
+  void begin_landing(Connection& connection, std::byte* bounce, std::size_t bytes, Landing landing);
+  void finish_device_read(Connection& connection, std::byte* bounce, PostContext* context);
+  void look_at_landings();
+  void finish_landing(Connection& connection, Landing& landing, bool good);
+  void look_at_device();
+  void look_at_draining();
+  void drain(DeviceCopies& copies, const DeviceCopy& copy);
+  void let_go_of_device(Connection& connection);
+  void let_go_of_fetches(std::vector<Fetch>& fetches);
+  bool ends_after_copies(PostContext* context);
+  void wait_for_copies(std::uint64_t key);
+  bool copies_of(const LinkTag& tag) const;
+  bool device_is_busy();
 
   // datapath.cc
   void post(TcpLink& link, PostContext* context, bool message);
@@ -254,6 +307,8 @@ class TcpRail final : public Rail {
   std::size_t receive_count_ = 0;
   PendingEvents pending_;
   OneSided one_sided_;
+
+  std::unique_ptr<DeviceTraffic> device_;  ///< null: no memory of a GPU was ever registered
 
   std::shared_ptr<DeviceAccount> device_account_;  ///< null on loopback
   std::uint64_t unaccounted_ = 0;                  ///< bytes sent through the device that it does not know of yet

@@ -135,12 +135,7 @@ bool TcpRail::begin_frame(Connection& connection) {
     --connection.long_spell;
   switch (frame.kind) {
     case FrameKind::message: {
-      if (receives_.empty()) {
-        connection.left = 0;
-        connection.stalled = true;
-        stalled_.push_back(&connection);
-        return false;
-      }
+      if (receives_.empty()) return stall(connection);
       if (frame.length > posted_of(receives_.front()).bytes) {
         end_connection(connection, EMSGSIZE);
         return false;
@@ -152,15 +147,21 @@ bool TcpRail::begin_frame(Connection& connection) {
     }
     case FrameKind::write:
       if (const Region* const region = find_region(frame.key, frame.offset, frame.rest());
-          region != nullptr && connection.refusing != frame.number)
-        connection.to = region->base + frame.offset;
-      else
+          region == nullptr || connection.refusing == frame.number)
         connection.refusing = frame.number;
+      else if (region->device < 0)
+        connection.to = region->base + frame.offset;
+      else if (!take_buffer(connection, region->device, region->base + frame.offset))
+        return false;
       break;
     case FrameKind::read_data:
       if (!begin_read_data(connection)) {
         end_connection(connection, kBadFrame);
         return false;
+      }
+      if (PostContext* const context = connection.taking; context != nullptr && posted_of(context).on_device()) {
+        const Posted& posted = posted_of(context);
+        if (!take_buffer(connection, posted.device, posted.address + posted.started)) return false;
       }
       break;
     case FrameKind::bind:
@@ -185,13 +186,23 @@ bool TcpRail::begin_read_data(Connection& connection) {
   const Posted& posted = posted_of(context);
   if (connection.frame.rest() != posted.bytes - posted.started) return false;
   connection.taking = context;
-  connection.to = posted.address + posted.started;
+  connection.to = posted.on_device() ? nullptr : posted.address + posted.started;
   return true;
+}
+
+/// The frame waits for a receive or a buffer, and everything behind it does.
+bool TcpRail::stall(Connection& connection) {
+  connection.left = 0;
+  connection.taking = nullptr;
+  connection.stalled = true;
+  stalled_.push_back(&connection);
+  return false;
 }
 
 void TcpRail::finish_frame(Connection& connection) {
   const Frame& frame = connection.frame;
   PostContext* const context = std::exchange(connection.taking, nullptr);
+  std::byte* const bounce = std::exchange(connection.bounce, nullptr);
   connection.to = nullptr;
   switch (frame.kind) {
     case FrameKind::message: {
@@ -202,11 +213,12 @@ void TcpRail::finish_frame(Connection& connection) {
       return pending_.push(event);
     }
     case FrameKind::write:
-      return finish_write(connection);
+      return finish_write(connection, bounce);
     case FrameKind::read:
       return serve_read(connection);
     case FrameKind::read_data:
       if (context == nullptr) return;
+      if (posted_of(context).on_device()) return finish_device_read(connection, bounce, context);
       posted_of(context).started += frame.length;
       if (!frame.last) return;
       connection.link->reading.take(frame.number);
@@ -224,37 +236,45 @@ void TcpRail::finish_frame(Connection& connection) {
   }
 }
 
-void TcpRail::finish_write(Connection& connection) {
+void TcpRail::finish_write(Connection& connection, std::byte* bounce) {
   const Frame& frame = connection.frame;
   connection.write_bytes += frame.length;
-  if (!frame.last) return;
-  const std::size_t bytes = std::exchange(connection.write_bytes, 0);
-  if (connection.refusing == frame.number) {
+  ArrivedWrite write{frame.number, frame.word, frame.length, connection.write_bytes, frame.immediate};
+  if (frame.last) connection.write_bytes = 0;
+  if (frame.last && connection.refusing == frame.number) {
     connection.refusing.reset();
-    Frame refusal;
-    refusal.kind = FrameKind::refuse;
-    refusal.number = frame.number;
-    refusal.word = static_cast<std::uint32_t>(Refused::write);
-    connection.control.push_back(refusal);
-    return mark_dirty(connection);
+    return refuse(connection, frame.number, Refused::write);
   }
-  connection.landed = frame.number;
+  if (bounce == nullptr && connection.landings.empty()) {
+    if (frame.last) land(connection, write);
+    return;
+  }
+  if (bounce == nullptr && !frame.last) return;
+  Landing landing;
+  landing.key = frame.key;
+  landing.last = frame.last;
+  landing.write = write;
+  begin_landing(connection, bounce, frame.length, landing);
+}
+
+void TcpRail::land(Connection& connection, const ArrivedWrite& write) {
+  connection.landed = write.number;
   ++connection.landed_count;
-  connection.landed_bytes += frame.length;
+  connection.landed_bytes += write.last_bytes;
   if (connection.landed_count >= kOwedWrites || connection.landed_bytes >= kOwedBytes) {
     mark_dirty(connection);
   } else if (!connection.owes) {
     connection.owes = true;
     owing_.push_back(&connection);
   }
-  if (!frame.immediate) {
-    one_sided_.written += bytes;
+  if (!write.immediate) {
+    one_sided_.written += write.bytes;
     return;
   }
   Event event;
   event.kind = Event::Kind::landed;
-  event.immediate = frame.word;
-  event.bytes = bytes;
+  event.immediate = write.word;
+  event.bytes = write.bytes;
   pending_.push(event);
 }
 
@@ -267,7 +287,10 @@ void TcpRail::serve_read(Connection& connection) {
   read.number = frame.number;
   const Region* const region = find_region(frame.key, frame.offset, frame.word);
   read.refused = region == nullptr;
-  if (region != nullptr) read.from = region->base + frame.offset;
+  if (region != nullptr) {
+    read.from = region->base + frame.offset;
+    read.device = region->device;
+  }
   connection.served.push_back(read);
   mark_dirty(connection);
 }
@@ -284,10 +307,20 @@ void TcpRail::take_acknowledgement(Connection& connection) {
 
 void TcpRail::take_refusal(Connection& connection) {
   if (connection.link == nullptr) return;
-  const bool read = connection.frame.word == static_cast<std::uint32_t>(Refused::read);
+  const auto what = static_cast<Refused>(connection.frame.word);
+  const bool read = what == Refused::read || what == Refused::read_by_device;
+  const bool by_device = what == Refused::write_by_device || what == Refused::read_by_device;
+  const int error = by_device ? kTargetGpuFailed : kNoSuchRegion;
   PostQueue& queue = read ? connection.link->reading : connection.link->written;
-  if (PostContext* const context = queue.take(connection.frame.number))
-    fail_operation(context, kNoSuchRegion, Blame::operation);
+  PostContext* const context = queue.take(connection.frame.number);
+  if (context == nullptr) return;
+  if (!read || !posted_of(context).on_device()) return fail_operation(context, error, Blame::operation);
+  // Some of its bytes may be on their way into device memory.
+  posted_of(context).fate = CopyFate::failed;
+  posted_of(context).immediate = static_cast<std::uint32_t>(error);
+  Landing landing;
+  landing.context = context;
+  begin_landing(connection, nullptr, 0, landing);
 }
 
 void TcpRail::resume_stalled() {
@@ -295,13 +328,13 @@ void TcpRail::resume_stalled() {
   waiting.swap(stalled_);
   for (Connection* const connection : waiting) {
     if (!connection->standing()) continue;
-    connection->stalled = false;
-    const std::vector<std::byte> rest = std::move(connection->stash);
+    connection->stalled = connection->wants_bounce = false;
+    std::vector<std::byte> rest = std::move(connection->stash);
     connection->stash.clear();
     if (begin_frame(*connection)) {
       parse(*connection, rest);
     } else if (connection->stalled) {
-      connection->stash = rest;
+      connection->stash = std::move(rest);
     }
     if (connection->standing() && !connection->stalled) activate(*connection);
   }

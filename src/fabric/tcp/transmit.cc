@@ -68,12 +68,23 @@ void TcpRail::add_write(Connection& connection, TcpLink& link) {
   frame.last = frame.length == rest;
   frame.immediate = frame.last && posted.with_immediate;
   frame.word = frame.last ? posted.immediate : rest - frame.length;
-  const std::byte* const from = posted.address + posted.started;
+  std::byte* const bounce = posted.on_device() ? take_fetched(link.fetches) : nullptr;
+  const std::byte* const from = bounce != nullptr ? bounce : posted.address + posted.started;
   posted.started += frame.length;
   link.bulk_started += frame.length;
   if (frame.last) link.bulk.pop();
   if (connection.talks != 0) --connection.talks;
   add_frame(connection, frame, from, frame.last ? context : nullptr);
+  connection.out.back().bounce = bounce;
+}
+
+void TcpRail::refuse(Connection& connection, std::uint32_t number, Refused what) {
+  Frame refusal;
+  refusal.kind = FrameKind::refuse;
+  refusal.number = number;
+  refusal.word = static_cast<std::uint32_t>(what);
+  connection.control.push_back(refusal);
+  mark_dirty(connection);
 }
 
 void TcpRail::add_read_data(Connection& connection) {
@@ -82,7 +93,7 @@ void TcpRail::add_read_data(Connection& connection) {
   frame.number = read.number;
   if (read.refused) {
     frame.kind = FrameKind::refuse;
-    frame.word = static_cast<std::uint32_t>(Refused::read);
+    frame.word = static_cast<std::uint32_t>(read.device_failed ? Refused::read_by_device : Refused::read);
     add_frame(connection, frame, nullptr, nullptr);
     connection.served.pop_front();
     return;
@@ -92,27 +103,39 @@ void TcpRail::add_read_data(Connection& connection) {
   frame.length = std::min(rest, static_cast<std::uint32_t>(kFragmentBytes));
   frame.last = frame.length == rest;
   frame.word = rest - frame.length;
-  add_frame(connection, frame, read.from + read.done, nullptr, read.key);
+  if (read.on_device()) {
+    std::byte* const bounce = take_fetched(connection.served_fetches);
+    add_frame(connection, frame, bounce, nullptr);
+    connection.out.back().bounce = bounce;
+  } else {
+    add_frame(connection, frame, read.from + read.done, nullptr, read.key);
+  }
   read.done += frame.length;
   one_sided_.read += frame.length;
   if (frame.last) connection.served.pop_front();
 }
 
 bool TcpRail::fill_from_queues(Connection& connection) {
+  using State = DeviceCopies::State;
   TcpLink* const link = connection.binding ? nullptr : connection.link;
+  const State write = link == nullptr || link->bulk.empty() ? State::under_way : state_of_write(*link);
+  const bool writes = write != State::under_way;
   if (link != nullptr && !link->messages.empty() &&
-      (link->bulk.empty() || link->bulk_started >= posted_of(link->messages.front()).after)) {
+      (!writes || link->bulk_started >= posted_of(link->messages.front()).after)) {
     add_message(connection, *link);
     return true;
   }
-  const bool writes = link != nullptr && !link->bulk.empty();
-  const bool serves = !connection.served.empty();
-  if (writes && !(serves && connection.serves_next))
+  const State answer = connection.served.empty() ? State::under_way : state_of_answer(connection);
+  const bool serves = answer != State::under_way;
+  if (writes && !(serves && connection.serves_next)) {
+    if (write == State::failed) return give_up_write(connection, *link);
     add_write(connection, *link);
-  else if (serves)
+  } else if (serves) {
+    if (answer == State::failed) give_up_answer(connection);
     add_read_data(connection);
-  else
+  } else {
     return false;
+  }
   connection.serves_next = !connection.serves_next;
   return true;
 }
@@ -143,9 +166,11 @@ void TcpRail::fill(Connection& connection) {
     frame.length = kTagBytes;
     add_frame(connection, frame, connection.tag_bytes.data(), nullptr);
   }
+  if (device_ != nullptr) fetch_ahead(connection);
   const std::size_t committed = connection.talks != 0 ? kCommittedTalking : kCommittedBulk;
   while (connection.out.size() - connection.out_head < kMostFrames && connection.out_bytes < committed)
     if (!fill_from_queues(connection)) break;
+  if (device_ != nullptr && connection.standing()) fetch_ahead(connection);
 }
 
 void TcpRail::flush(Connection& connection) {
@@ -153,7 +178,7 @@ void TcpRail::flush(Connection& connection) {
   if (!connection.standing() || connection.blocked) return;
   for (std::size_t budget = kFlushBudget; budget != 0;) {
     fill(connection);
-    if (connection.out_empty()) return;
+    if (!connection.standing() || connection.out_empty()) return;
     std::array<iovec, kMostVectors> vectors;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
     std::size_t count = 0;
     for (std::size_t i = connection.out_head; i < connection.out.size() && count + 2 <= vectors.size(); ++i) {
@@ -192,6 +217,7 @@ void TcpRail::sent_bytes(Connection& connection, std::size_t bytes) {
     frame.sent += part;
     bytes -= part;
     if (frame.left() != 0) return;
+    if (frame.bounce != nullptr) device_->to_host.give_bounce(std::exchange(frame.bounce, nullptr));
     frame_sent(connection, frame);
     ++connection.out_head;
   }
@@ -215,6 +241,7 @@ void TcpRail::frame_sent(Connection& connection, const OutgoingFrame& frame) {
 void TcpRail::unreadable_source(Connection& connection) {
   PostContext* context = connection.out[connection.out_head].context;
   if (context == nullptr && connection.link != nullptr) context = connection.link->bulk.front();
+  if (context != nullptr && posted_of(context).on_device()) context = nullptr;  // no socket reads that memory
   if (context != nullptr) {
     if (connection.link->bulk.front() == context) connection.link->bulk.pop();
     fail_operation(context, EFAULT, Blame::operation);
