@@ -190,27 +190,24 @@ TEST_F(TcpDevice, AnAcknowledgementSpeaksForTheCopiesBeforeIt) {
 
 /// Taken back at any moment: the memory stays as its owner leaves it, and the link stands.
 TEST_F(TcpDevice, MemoryThatWasTakenBackIsNotWritten) {
-  slow_copies(400);
+  slow_copies(5000);  // longer than it takes to fill the memory again
   End a, b;
   const RemoteId link = connect(a, b);
   Place source(gpu_, true);
   source.fill(std::vector<std::byte>(kBytes, std::byte{0xee}));
   const Registration from = a.share({source.data(), kBytes}, 0);
   const std::vector<std::byte> zeros(kBytes);
-  for (int round = 0; round < 24; ++round) {
+  for (int round = 0; round < 12; ++round) {
     const GpuMemory memory(gpu_, kBytes);
     const Registration to = b.share({memory.data(), kBytes}, 0);
     PostContext write, read;
     ASSERT_EQ(a.rail->write({link, 0, to.key}, chunk(source.data(), kBytes, from), {}, &write), Post::posted);
     ASSERT_EQ(a.rail->read({link, 0, to.key}, chunk(source.data(), 300'000, from), &read), Post::posted);
-    for (int i = 0; i < 40 * round; ++i) {
-      a.poll();
-      b.poll();
-    }
+    poll_for({&a, &b}, std::chrono::milliseconds(3 * round));
     b.rail->revoke(to);
     memory.fill(zeros);
     ASSERT_TRUE(poll_until({&a, &b}, [&] { return a.heard_of(write) && a.heard_of(read); }));
-    poll_for({&a, &b}, std::chrono::milliseconds(4));
+    poll_for({&a, &b}, std::chrono::milliseconds(8));
     ASSERT_EQ(memory.read(0, kBytes), zeros) << "round " << round;
     for (const PostContext* context : {&write, &read}) {
       if (a.told[context].kind == Event::Kind::failed) {
