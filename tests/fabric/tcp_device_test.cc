@@ -98,8 +98,8 @@ class TcpDevice : public ::testing::Test {
 };
 
 /// Host or device memory.
-struct Place {
-  Place(const Gpu& gpu, bool on_device) : device(on_device ? 0 : -1) {
+struct AnyMemory {
+  AnyMemory(const Gpu& gpu, bool on_device) : device(on_device ? 0 : -1) {
     if (on_device)
       memory = std::make_unique<GpuMemory>(gpu, kBytes);
     else
@@ -127,7 +127,7 @@ TEST_F(TcpDevice, WritesAndReadsBringEveryByteBeforeTheyAreTold) {
   for (const auto& [from_device, to_device] : kMixes) {
     End a, b;
     const RemoteId link = connect(a, b);
-    Place here(gpu_, from_device), there(gpu_, to_device);
+    AnyMemory here(gpu_, from_device), there(gpu_, to_device);
     const Registration source = a.share({here.data(), kBytes}, here.device);
     const Registration target = b.share({there.data(), kBytes}, there.device);
     std::uint32_t round = 0;
@@ -171,7 +171,7 @@ TEST_F(TcpDevice, AnAcknowledgementSpeaksForTheCopiesBeforeIt) {
   slow_copies(2000);
   End a, b;
   const RemoteId link = connect(a, b);
-  Place device(gpu_, true), host(gpu_, false);
+  AnyMemory device(gpu_, true), host(gpu_, false);
   const Registration on_device = b.share({device.data(), kBytes}, 0);
   const Registration on_host = b.share({host.data(), kBytes}, -1);
   for (std::uint64_t round = 1; round <= 8; ++round) {
@@ -193,7 +193,7 @@ TEST_F(TcpDevice, MemoryThatWasTakenBackIsNotWritten) {
   slow_copies(5000);  // longer than it takes to fill the memory again
   End a, b;
   const RemoteId link = connect(a, b);
-  Place source(gpu_, true);
+  AnyMemory source(gpu_, true);
   source.fill(std::vector<std::byte>(kBytes, std::byte{0xee}));
   const Registration from = a.share({source.data(), kBytes}, 0);
   const std::vector<std::byte> zeros(kBytes);
@@ -224,7 +224,7 @@ TEST_F(TcpDevice, MemoryThatWasTakenBackIsNotWritten) {
 TEST_F(TcpDevice, NothingLandsBehindAFence) {
   slow_copies(1000);
   End a, b;
-  Place source(gpu_, true);
+  AnyMemory source(gpu_, true);
   source.fill(std::vector<std::byte>(kBytes, std::byte{0xee}));
   const Registration from = a.share({source.data(), kBytes}, 0);
   const std::vector<std::byte> zeros(kBytes);
@@ -255,7 +255,7 @@ TEST_F(TcpDevice, NothingLandsBehindAFence) {
 TEST_F(TcpDevice, ContextsOfAnEndedLinkWaitForTheirCopies) {
   slow_copies(3000);
   End a, b;
-  Place there(gpu_, true);
+  AnyMemory there(gpu_, true);
   there.fill(std::vector<std::byte>(kBytes, std::byte{0xee}));
   const Registration target = b.share({there.data(), kBytes}, 0);
   const std::vector<std::byte> zeros(kBytes);
