@@ -17,7 +17,7 @@ struct GpuWay {
 
 inline std::ostream& operator<<(std::ostream& out, const GpuWay& way) { return out << way.name; }
 
-inline constexpr GpuWay kGpuWays[] = {{"SharedMemory", 0}, {"OneRail", 1}, {"FourRails", 4}};
+inline constexpr GpuWay kGpuWays[] = {{"SharedMemory", 0}, {"OneRail", 1}, {"TwoRails", 2}};
 
 inline Settings settings_over(const GpuWay& way) {
   return way.rails == 0 ? direct_settings() : loopback_settings(way.rails);

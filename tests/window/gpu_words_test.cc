@@ -96,7 +96,8 @@ void compare_with_host_memory(World& world, int target, int rounds) {
 }
 
 class GpuWindowWords : public ::testing::TestWithParam<GpuWay> {};
-INSTANTIATE_TEST_SUITE_P(Ways, GpuWindowWords, ::testing::ValuesIn(kGpuWays),
+/// Words travel in messages: it is the puts before them that go by the rails.
+INSTANTIATE_TEST_SUITE_P(Ways, GpuWindowWords, ::testing::Values(kGpuWays[0], kGpuWays[2]),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(GpuWindowWords, AtomicsDoWhatTheyDoOnHostMemory) {
@@ -108,8 +109,8 @@ TEST(GpuWindowWord, SoDoThoseOfARankOnItself) {
 }
 
 /// A driver whose streams do not write values: everything is a copy.
-TEST_P(GpuWindowWords, SoDoTheyWhereStreamsWriteNoValues) {
-  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous&) {
+TEST(GpuWindowWord, SoDoTheyWhereStreamsWriteNoValues) {
+  run_processes(2, [](World& world, ProcessRendezvous&) {
     ::setenv("CUDA_DOUBLE_STREAM_WRITES", "0", 1);
     compare_with_host_memory(world, 1, 1);
   });
