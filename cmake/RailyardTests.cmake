@@ -31,6 +31,17 @@ if(RAILYARD_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID MATCHES "Clan
   target_compile_options(cuda-double PRIVATE -fno-sanitize=function)
 endif()
 
+# Where tests find all that. No path of this clone is in a test's own command or text.
+add_library(test-places STATIC tests/places.cc)
+target_compile_definitions(test-places PRIVATE
+  PLACE_SOURCE="${CMAKE_CURRENT_SOURCE_DIR}"
+  PLACE_BUILD="${CMAKE_BINARY_DIR}"
+  PLACE_STRICT_PROVIDER="${strict_provider_directory}"
+  PLACE_CUDA_DOUBLE="${cuda_double_directory}/libcuda.so.1")
+target_compile_options(test-places INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${CMAKE_CURRENT_SOURCE_DIR}/tests/places.hpp>")
+target_link_libraries(test-places PRIVATE railyard_compiler)
+
 # Instructions of a verbs rail beside bare calls, counted on the double. Under a sanitizer they would say nothing.
 if(NOT RAILYARD_SANITIZE)
   add_executable(bench-verbs-cost bench/verbs/cost.cc)
@@ -55,13 +66,8 @@ foreach(layer base telemetry accelerator bootstrap fabric memory topology transp
   target_include_directories(${layer}_test PRIVATE src tests)
   target_compile_definitions(${layer}_test PRIVATE
     RAILYARD_VERSION="${PROJECT_VERSION}"
-    RAILYARD_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}"
-    RAILYARD_BIN_DIR="${CMAKE_BINARY_DIR}/bin"
-    RAILYARD_COMMAND="${CMAKE_BINARY_DIR}/bin/railyard"
-    RAILYARD_STRICT_PROVIDER_DIR="${strict_provider_directory}"
-    RAILYARD_CUDA_DOUBLE="${cuda_double_directory}/libcuda.so.1"
     $<$<BOOL:${RAILYARD_HAVE_PMIX}>:RAILYARD_HAVE_PMIX=1>)
-  target_link_libraries(${layer}_test PRIVATE railyard_compiler verbs-double railyard_simulator railyard fmt::fmt
+  target_link_libraries(${layer}_test PRIVATE railyard_compiler test-places verbs-double railyard_simulator railyard fmt::fmt
     railyard_libfabric_headers GTest::gmock GTest::gtest GTest::gtest_main rapidcheck)
   add_dependencies(${layer}_test cuda-double)
   if(TARGET strict-fi)

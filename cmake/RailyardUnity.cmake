@@ -1,7 +1,8 @@
 # A few files of a folder are compiled as one, which takes a third of the time: all in the sanitizers' builds, those of tests
 # in the release build, which compiles every other file by itself and so finds a missing include.
 
-# Files with a name in their unnamed namespace that another file of their folder has too. tools/lint reads this list.
+# Files with a name in their unnamed namespace that another file of their folder has too; and cost_test.cc, whose operator new
+# is not for others to inline. tools/lint reads this list.
 set(apart
   plugins/libfabric/queue.cc plugins/nccl/fmt.cc plugins/nccl/gin_tables.cc
   src/base/settings.cc
@@ -9,7 +10,7 @@ set(apart
   src/message/rendezvous_inbound.cc src/sim/schedule.cc src/transport/submit.cc src/transport/transmit.cc
   tests/bootstrap/server_core_test.cc tests/fabric/verbs_double_faults_test.cc tests/message/handle_test.cc
   tests/fabric/tcp_hosts_test.cc tests/message/schedule_test.cc tests/message/sizes_test.cc
-  tests/window/shared_memory_rail_test.cc tests/window/vector_test.cc tests/window/window_test.cc
+  tests/window/cost_test.cc tests/window/shared_memory_rail_test.cc tests/window/vector_test.cc tests/window/window_test.cc
   tools/railyard/demo.cc tools/railyard/nvshmem_env.cc tools/railyard/report_picture.cc tools/railyard/sim_goodput.cc)
 set(most_together 12)
 if(RAILYARD_UNITY STREQUAL "TESTS") # where people wait for one file that they have changed

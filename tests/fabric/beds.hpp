@@ -91,7 +91,8 @@ inline const std::vector<Bed>& beds() {
 class StrictAccount {
  public:
   StrictAccount()
-      : object_(::dlopen(RAILYARD_STRICT_PROVIDER_DIR "/libstrict-fi.so", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {}
+      : object_(::dlopen((std::string(RAILYARD_STRICT_PROVIDER_DIR) + "/libstrict-fi.so").c_str(),
+                         RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {}
   ~StrictAccount() {
     if (object_ != nullptr) ::dlclose(object_);
   }

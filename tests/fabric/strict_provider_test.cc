@@ -28,7 +28,7 @@ class StrictProvider : public ::testing::Test {
     auto found = ofi::query({.provider = "strict"});
     ASSERT_TRUE(found.ok());
     info_ = std::move(*found);
-    ASSERT_TRUE(info_) << "the strict provider was not loaded from " RAILYARD_STRICT_PROVIDER_DIR;
+    ASSERT_TRUE(info_) << "the strict provider was not loaded from " << RAILYARD_STRICT_PROVIDER_DIR;
     const fi_info* choice = info_.get();
     while (choice->next != nullptr && std::strcmp(choice->domain_attr->name, "lo") != 0) choice = choice->next;
     chosen_.reset(ofi::library().dupinfo(choice));

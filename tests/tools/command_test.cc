@@ -131,7 +131,7 @@ TEST(Info, WritesJsonAndNothingElseToTheStandardOutput) {
 }
 
 std::string saved_machine_file(const std::string& name) {
-  return RAILYARD_SOURCE_DIR "/tests/topology/machines/" + name + ".xml";
+  return std::string(RAILYARD_SOURCE_DIR) + "/tests/topology/machines/" + name + ".xml";
 }
 
 TEST(Info, ShowsWhichRailsServeWhichGpuOfASavedMachine) {

@@ -168,7 +168,7 @@ TEST(Export, TheDashboardUsesMetricsThatThereAre) {
   const ScratchFolder scratch;
   const Publisher running(scratch.file(""));
   const auto names = metrics_in(railyard_command({"export", "--prometheus", "--directory", scratch.file("")}).output);
-  const std::string file = read_file(RAILYARD_SOURCE_DIR "/tools/grafana/railyard.json");
+  const std::string file = read_file(std::string(RAILYARD_SOURCE_DIR) + "/tools/grafana/railyard.json");
   const auto dashboard = JsonReader::read(file);
   ASSERT_TRUE(dashboard);
   EXPECT_GE((*dashboard)["panels"].array().size(), 10U);
@@ -233,7 +233,7 @@ TEST(Export, ServesOnLoopback) {
 }
 
 TEST(Operating, ListsEveryField) {
-  const std::string page = read_file(RAILYARD_SOURCE_DIR "/docs/operating.md");
+  const std::string page = read_file(std::string(RAILYARD_SOURCE_DIR) + "/docs/operating.md");
   for (const auto& group : telemetry::schema())
     for (const auto& field : group.fields)
       EXPECT_THAT(page, HasSubstr(std::string("`") + group.name + "." + field.name + "`"));

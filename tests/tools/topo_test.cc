@@ -17,7 +17,8 @@ using ::testing::Not;
 
 std::vector<std::string> all_machines() {
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(RAILYARD_SOURCE_DIR "/tests/topology/machines"))
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(RAILYARD_SOURCE_DIR) + "/tests/topology/machines"))
     files.push_back(entry.path().string());
   return files;
 }
@@ -65,7 +66,7 @@ TEST(Topo, DrawsEverySavedMachine) {
 }
 
 TEST(Topo, SaysWhichRailServesWhichGpu) {
-  const std::string dgx = RAILYARD_SOURCE_DIR "/tests/topology/machines/dgx.xml";
+  const std::string dgx = std::string(RAILYARD_SOURCE_DIR) + "/tests/topology/machines/dgx.xml";
   const Outcome outcome = railyard_command({"topo", "--topology", dgx, "--ascii"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("NUMA node 0 (socket 0)"), HasSubstr("<- mlx5_1 (PCIe switch)"),

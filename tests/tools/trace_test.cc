@@ -20,7 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const std::string kExample = RAILYARD_BIN_DIR "/example-02-gets-and-atomics";
+const std::string kExample = std::string(RAILYARD_BIN_DIR) + "/example-02-gets-and-atomics";
 constexpr int kItems = 32;  ///< that the example has
 
 /// What a trace holds, its pairs checked.

@@ -100,7 +100,7 @@ TEST(LinkStates, EveryStateIsReachedAndNoneIsATrap) {
 }
 
 TEST(LinkStates, TheDocumentsPictureIsTheTable) {
-  std::ifstream file(RAILYARD_SOURCE_DIR "/docs/failover.md");
+  std::ifstream file(std::string(RAILYARD_SOURCE_DIR) + "/docs/failover.md");
   std::stringstream text;
   text << file.rdbuf();
   const std::string wanted = "```mermaid\n" + link_state_diagram() + "```\n";
