@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 
 #include "base/log.hpp"
 #include "fabric/tcp/rail.hpp"
@@ -86,7 +85,8 @@ void TcpRail::fetch_writes(Connection& connection, TcpLink& link) {
 }
 
 void TcpRail::fetch_answers(Connection& connection) {
-  for (ServedRead& read : connection.served | std::views::take(kLookAt)) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(connection.served.size(), kLookAt); ++i) {
+    ServedRead& read = connection.served[i];
     if (!read.on_device() || read.refused) continue;
     while (read.fetched < read.bytes) {
       if (connection.served_fetches.size() == kAhead) return;
