@@ -39,8 +39,8 @@ class DeviceCopies {
   /// Waits, for as long as the device takes.
   State wait(const Ticket& ticket);
 
-  /// Prepares, copies and waits. `to_device`, `from_device`: the GPU that side is memory of; -1: host memory, which passes
-  /// through a pinned buffer. Not both -1.
+  /// Prepares, copies and waits. `to_device`, `from_device`: the GPU that side is memory of; -1: host memory, which
+  /// passes through a pinned buffer. Not both -1.
   Result<void> copy_now(void* to, int to_device, const void* from, int from_device, std::size_t bytes);
 
   /// A pinned buffer of kBounceBytes; null: all are in use.
