@@ -109,6 +109,7 @@ bool move_word(std::byte* to, const std::byte* from, std::size_t bytes) {
 /// Late, and the end before the start: nobody may rely on the order within a copy. A word arrives whole, as from a
 /// copy engine, and after the copies before it: release, for whoever polls it.
 void move_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes == 0) return;  // either may be null then
   if (move_word<std::uint64_t>(to, from, bytes) || move_word<std::uint32_t>(to, from, bytes)) return;
   const std::size_t half = bytes / 2;
   std::memmove(to + half, from + half, bytes - half);
