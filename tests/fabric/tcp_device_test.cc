@@ -412,16 +412,16 @@ TEST_F(TcpDevice, EverythingIsOpenedAtRegistrationAndClosedWithTheRail) {
   };
   const GpuMemory memory(gpu_, kBytes);
   const CudaDoubleLive before = live();
+  std::vector<std::byte> place(kBytes);
+  PostContext write;  // the rails' own until they end
   {
     End a, b;
     const RemoteId link = connect(a, b);
     EXPECT_EQ(live().streams, before.streams) << "a rail without memory of GPUs has nothing to do with them";
     const Registration from = a.share({memory.data(), kBytes}, 0);
-    std::vector<std::byte> place(kBytes);
     const Registration to = b.share(place, -1);
     const CudaDoubleLive opened = live();
     EXPECT_EQ(opened.streams, before.streams + 2);
-    PostContext write;
     ASSERT_EQ(a.rail->write({link, 0, to.key}, chunk(memory.data(), kBytes, from), {}, &write), Post::posted);
     ASSERT_TRUE(poll_until({&a, &b}, [&] { return a.heard_of(write); }));
     EXPECT_EQ(live().streams, opened.streams);
