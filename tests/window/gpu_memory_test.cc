@@ -210,13 +210,14 @@ TEST_P(GpuWindow, NothingIsMadeWhileAKernelRuns) {
       gpu.call<void(int)>("cuda_double_kernel")(1);
       const int other = 1 - world.rank();
       std::vector<std::byte> host(kWindow);
-      for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{300'000}, kWindow / 2}) {
+      const std::size_t at = 8 + static_cast<std::size_t>(world.rank()) * kWindow / 2;  // this rank's half
+      for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{300'000}, kWindow / 2 - 8}) {
         for (const int to : {other, world.rank()}) {
-          must(window.put(to, 8, source.data(), bytes));
-          must(window.put(to, 8, host.data(), bytes));
-          must(window.wait(must(window.get(to, 8, source.data(), bytes))));
-          must(window.wait(must(window.get(to, 8, host.data(), bytes))));
-          must(window.put_signal(to, 8, source.data(), bytes, {1, 1}));
+          must(window.wait(must(window.put(to, at, source.data(), bytes))));
+          must(window.wait(must(window.put(to, at, host.data(), bytes))));
+          must(window.wait(must(window.get(to, at, source.data(), bytes))));
+          must(window.wait(must(window.get(to, at, host.data(), bytes))));
+          must(window.wait(must(window.put_signal(to, at, source.data(), bytes, {1, 1}))));
           std::uint64_t before = 0;
           must(window.wait(must(window.fetch_atomic<std::uint64_t>(to, 0, AtomicOp::add, &before, 1))));
         }
