@@ -6,7 +6,7 @@
 namespace railyard::accelerator {
 namespace {
 
-constexpr int kEnoughQueues = 32;  // the most there are
+constexpr long kEnoughQueues = 32;  // the most there are
 
 bool loads_at_start() {
   const char* const loading = std::getenv("CUDA_MODULE_LOADING");
@@ -15,7 +15,7 @@ bool loads_at_start() {
 
 bool has_enough_queues() {
   const char* const queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  return queues != nullptr && std::atoi(queues) >= kEnoughQueues;
+  return queues != nullptr && std::strtol(queues, nullptr, 10) >= kEnoughQueues;
 }
 
 }  // namespace
