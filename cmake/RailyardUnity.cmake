@@ -1,5 +1,5 @@
-# A few files of a folder are compiled as one, which takes a third of the time: all in the sanitizers' builds, those of tests
-# in the release build, which compiles every other file by itself and so finds a missing include.
+# A few files of a folder are compiled as one, which takes a third of the time: all in the sanitizers' builds. The release
+# build compiles every file by itself, and so finds a missing include. TESTS, those of tests alone, is in no preset.
 
 # Files with a name in their unnamed namespace that another file of their folder has too; and cost_test.cc, whose operator new
 # is not for others to inline. tools/lint reads this list.
