@@ -4,7 +4,8 @@
 //
 //   railyard launch -n 2 -- kernels [gpu] [gpu-signals] [exact COUNT]
 //
-// `gpu`: the window is GPU memory. `gpu-signals`: so are signals and counters. Rails are as the environment has them.
+// `gpu`: the window is GPU memory. `gpu-signals`: so are signals and counters. `exact`: that many put_signals instead
+// of the table. Rails are as the environment has them.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -174,6 +175,100 @@ void print_floor(unsigned* times) {
   CUDA(cudaFreeHost(words));
 }
 
+/// What both measurements work on.
+struct Bed {
+  railyard::Window& window;
+  railyard::DeviceProxy& proxy;
+  bool first;   ///< rank 0
+  bool on_gpu;  ///< the window's memory
+  unsigned char* source;
+  unsigned* times;
+  Found* found;
+};
+
+void print_table(const Bed& bed) {
+  const auto& [window, proxy, first, on_gpu, source, times, found] = bed;
+  if (first) {
+    print_floor(times);
+    std::printf("%10s %34s %26s %12s\n", "bytes", "put_signal_counter, one way, us", "put and quiet, us", "puts, GB/s");
+  }
+  std::uint64_t base = 0;
+  for (const std::uint64_t bytes :
+       {8ULL, 64ULL, 512ULL, 4096ULL, 32768ULL, 262144ULL, 1048576ULL, 8388608ULL, 67108864ULL}) {
+    const unsigned rounds = bytes > 1048576 ? 40 : bytes > 32768 ? 200 : 1000;
+    must(window.barrier());
+    proxy.wake();
+    ping_pong<<<1, kThreads>>>(proxy.handle(), source, bytes, base, rounds, times, found);
+    end_kernel("ping_pong", found, proxy);
+    base += rounds;
+    const Times both = sorted(times, rounds);
+    must(window.barrier());
+    if (!first) continue;
+    put_and_quiet<<<1, kThreads>>>(proxy.handle(), source, bytes, rounds, times, found);
+    end_kernel("put_and_quiet", found, proxy);
+    const Times quiet = sorted(times, rounds);
+    const unsigned puts = bytes > 1048576 ? 8 : 64;
+    std::vector<double> rates;
+    for (int turn = 0; turn < 7; ++turn) {
+      stream<<<1, kThreads>>>(proxy.handle(), source, bytes, puts, times, found);
+      end_kernel("stream", found, proxy);
+      rates.push_back(static_cast<double>(bytes) * puts / times[0]);
+    }
+    std::sort(rates.begin(), rates.end());
+    std::printf("%10llu %16.2f (99 %%: %7.2f) %14.2f (99 %%: %7.2f) %10.3f\n", static_cast<unsigned long long>(bytes),
+                both.median / 2, both.late / 2, quiet.median, quiet.late, rates[rates.size() / 2]);
+    std::fflush(stdout);
+  }
+  if (first && on_gpu) {
+    void* other = nullptr;
+    CUDA(cudaMalloc(&other, kMost));
+    std::vector<double> rates;
+    for (int turn = 0; turn < 7; ++turn) {
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < 8; ++i) CUDA(cudaMemcpyAsync(other, source, kMost, cudaMemcpyDeviceToDevice, nullptr));
+      CUDA(cudaStreamSynchronize(nullptr));
+      const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+      rates.push_back(8.0 * kMost / us / 1e3);
+    }
+    std::sort(rates.begin(), rates.end());
+    std::printf("floor: 64 MiB by cudaMemcpyAsync within the GPU: %.0f GB/s\n", rates[rates.size() / 2]);
+    CUDA(cudaFree(other));
+  }
+}
+
+/// `count` put_signals of many blocks at once; the other rank's blocks look at each slot the moment its signal shows.
+void put_exactly(const Bed& bed, std::uint64_t count) {
+  const auto& [window, proxy, first, on_gpu, source, times, found] = bed;
+  constexpr unsigned kBlocks = 32;
+  const std::uint64_t each = count / kBlocks;
+  must(window.barrier());
+  unsigned long long* early = nullptr;
+  CUDA(cudaMallocHost(&early, sizeof *early));
+  *early = 0;
+  const std::vector<std::byte> zeros(kBlocks * 64);
+  if (!first) CUDA(cudaMemcpy(window.local().data(), zeros.data(), zeros.size(), cudaMemcpyDefault));
+  CUDA(cudaDeviceSynchronize());
+  must(window.barrier());
+  const auto start = std::chrono::steady_clock::now();
+  const Window patient = proxy.handle().with_budget(std::uint64_t{200} * 1000 * 1000 * 1000);
+  if (first) {
+    exact_send<<<kBlocks, 32>>>(patient, reinterpret_cast<std::uint64_t*>(source), each, found);
+    end_kernel("exact_send", found, proxy);
+  } else {
+    exact_look<<<kBlocks, 32>>>(patient, each, early, found);
+    end_kernel("exact_look", found, proxy);
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  must(window.barrier());
+  if (!first) {
+    unsigned wrong = 0;
+    for (unsigned block = 0; block < kBlocks; ++block) wrong += window.read_signal(8 + block) == each ? 0 : 1;
+    std::printf("exact: %llu put_signals from %u blocks in %.1f s: %llu early, %u of %u signals with a wrong count\n",
+                static_cast<unsigned long long>(each * kBlocks), kBlocks, seconds, *early, wrong, kBlocks);
+    good = good && wrong == 0 && *early == 0;
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -208,7 +303,6 @@ int main(int count, char** arguments) {
   }
   auto window = on_gpu ? must(railyard::Window::adopt(world, {static_cast<std::byte*>(memory), kMost}, window_options))
                        : must(railyard::Window::allocate(world, kMost, window_options));
-  memory = window.local().data();
   must(world.remember({reinterpret_cast<const std::byte*>(source), kMost}));
   must(window.barrier());
   railyard::DeviceOptions options;
@@ -226,86 +320,11 @@ int main(int count, char** arguments) {
     auto proxy = must(railyard::DeviceProxy::open(window, options));
     must(window.barrier());
     const bool first = world.rank() == 0;
-    if (first) {
+    if (first)
       std::printf("window in %s memory, signals in %s memory\n", on_gpu ? "GPU" : "host",
                   signals_on_gpu ? "GPU" : "host");
-      print_floor(times);
-      std::printf("%10s %34s %26s %12s\n", "bytes", "put_signal_counter, one way, us", "put and quiet, us",
-                  "puts, GB/s");
-    }
-    std::uint64_t base = 0;
-    for (const std::uint64_t bytes :
-         {8ULL, 64ULL, 512ULL, 4096ULL, 32768ULL, 262144ULL, 1048576ULL, 8388608ULL, 67108864ULL}) {
-      const unsigned rounds = bytes > 1048576 ? 40 : bytes > 32768 ? 200 : 1000;
-      must(window.barrier());
-      proxy.wake();
-      ping_pong<<<1, kThreads>>>(proxy.handle(), source, bytes, base, rounds, times, found);
-      end_kernel("ping_pong", found, proxy);
-      base += rounds;
-      const Times both = sorted(times, rounds);
-      must(window.barrier());
-      if (!first) continue;
-      put_and_quiet<<<1, kThreads>>>(proxy.handle(), source, bytes, rounds, times, found);
-      end_kernel("put_and_quiet", found, proxy);
-      const Times quiet = sorted(times, rounds);
-      const unsigned puts = bytes > 1048576 ? 8 : 64;
-      std::vector<double> rates;
-      for (int turn = 0; turn < 7; ++turn) {
-        stream<<<1, kThreads>>>(proxy.handle(), source, bytes, puts, times, found);
-        end_kernel("stream", found, proxy);
-        rates.push_back(static_cast<double>(bytes) * puts / times[0]);
-      }
-      std::sort(rates.begin(), rates.end());
-      std::printf("%10llu %16.2f (99 %%: %7.2f) %14.2f (99 %%: %7.2f) %10.3f\n", static_cast<unsigned long long>(bytes),
-                  both.median / 2, both.late / 2, quiet.median, quiet.late, rates[rates.size() / 2]);
-      std::fflush(stdout);
-    }
-    if (first && on_gpu) {
-      void* other = nullptr;
-      CUDA(cudaMalloc(&other, kMost));
-      std::vector<double> rates;
-      for (int turn = 0; turn < 7; ++turn) {
-        const auto start = std::chrono::steady_clock::now();
-        for (int i = 0; i < 8; ++i) CUDA(cudaMemcpyAsync(other, source, kMost, cudaMemcpyDeviceToDevice, nullptr));
-        CUDA(cudaStreamSynchronize(nullptr));
-        const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-        rates.push_back(8.0 * kMost / us / 1e3);
-      }
-      std::sort(rates.begin(), rates.end());
-      std::printf("floor: 64 MiB by cudaMemcpyAsync within the GPU: %.0f GB/s\n", rates[rates.size() / 2]);
-      CUDA(cudaFree(other));
-    }
-    if (exact > 0) {
-      constexpr unsigned kBlocks = 32;
-      const std::uint64_t each = exact / kBlocks;
-      must(window.barrier());
-      unsigned long long* early = nullptr;
-      CUDA(cudaMallocHost(&early, sizeof *early));
-      *early = 0;
-      const std::vector<std::byte> zeros(kBlocks * 64);
-      if (!first) CUDA(cudaMemcpy(memory, zeros.data(), zeros.size(), cudaMemcpyDefault));
-      CUDA(cudaDeviceSynchronize());
-      must(window.barrier());
-      const auto start = std::chrono::steady_clock::now();
-      const Window patient = proxy.handle().with_budget(std::uint64_t{200} * 1000 * 1000 * 1000);
-      if (first) {
-        exact_send<<<kBlocks, 32>>>(patient, reinterpret_cast<std::uint64_t*>(source), each, found);
-        end_kernel("exact_send", found, proxy);
-      } else {
-        exact_look<<<kBlocks, 32>>>(patient, each, early, found);
-        end_kernel("exact_look", found, proxy);
-      }
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      must(window.barrier());
-      if (!first) {
-        unsigned wrong = 0;
-        for (unsigned block = 0; block < kBlocks; ++block) wrong += window.read_signal(8 + block) == each ? 0 : 1;
-        std::printf(
-            "exact: %llu put_signals from %u blocks in %.1f s: %llu early, %u of %u signals with a wrong count\n",
-            static_cast<unsigned long long>(each * kBlocks), kBlocks, seconds, *early, wrong, kBlocks);
-        good = good && wrong == 0 && *early == 0;
-      }
-    }
+    const Bed bed{window, proxy, first, on_gpu, source, times, found};
+    exact > 0 ? put_exactly(bed, exact) : print_table(bed);
     must(window.barrier());
     must(proxy.close());
   }
