@@ -22,6 +22,7 @@ Result<void> Handle::write(abi::MemHandle& to) const {
   writer.u16(0);
   writer.u32(pe);
   writer.u32(registration);
+  static_assert(kRegistrationAt == 12);
   writer.u64(address);
   static_assert(kHandleHeader == 24);
   for (const auto& each : description) {

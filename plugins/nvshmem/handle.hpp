@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,9 @@ namespace railyard::nvshmem {
 
 /// Operations of the host's threads and those of its proxy go apart: each kind has a world of its own.
 inline constexpr std::size_t kLanes = 2;
+/// What tells a handle from all others, at its beginning; and where its number is.
+inline constexpr std::size_t kHandleHeader = 24;
+inline constexpr std::size_t kRegistrationAt = 12;
 
 struct Handle {
   std::uint32_t pe = 0;            ///< whose memory
@@ -25,10 +29,15 @@ struct Handle {
   Result<void> write(abi::MemHandle& to) const;
   /// The spans point into `from`.
   static Result<Handle> read(const abi::MemHandle& from);
+  /// The number alone, unchecked.
+  static std::uint32_t registration_in(const abi::MemHandle& from) {
+    std::uint32_t number = 0;
+    std::memcpy(&number, from.bytes + kRegistrationAt, sizeof number);
+    return number;
+  }
 };
 
 /// The most rails of both lanes together, the one through shared memory of each included.
-inline constexpr std::size_t kHandleHeader = 24;
 inline constexpr std::size_t kMostRails =
     (sizeof(abi::MemHandle) - kHandleHeader - kLanes * (sizeof(std::uint16_t) + LoneWindow::description_bytes(0))) /
     (LoneWindow::description_bytes(1) - LoneWindow::description_bytes(0));

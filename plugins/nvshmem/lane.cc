@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "window/assemble.hpp"
 
@@ -14,7 +15,10 @@ constexpr std::size_t kMostDelivered = 64;  // looked at in one call of progress
 }  // namespace
 
 Lane::Lane(std::size_t number, World world)
-    : number_(number), world_(std::move(world)), peers_(new Peer[static_cast<std::size_t>(world_.size())]) {}
+    : number_(number),
+      world_(std::move(world)),
+      pes_(world_.size()),
+      peers_(new Peer[static_cast<std::size_t>(pes_)]) {}
 
 /// Windows before the world, and what answers are written to after it.
 Lane::~Lane() {
@@ -50,17 +54,25 @@ void Lane::end(std::uint32_t registration, std::span<std::byte> memory) {
   world_.forget(memory);
 }
 
-Result<void> Lane::check_pe(int pe) const {
-  if (pe >= 0 && pe < world_.size()) return {};
-  return Error(Status::out_of_range, fmt::format("PE {} does not exist; there are 0 to {}", pe, world_.size() - 1),
-               {.peer = pe});
+Error Lane::no_such_pe(int pe) const {
+  return {Status::out_of_range, fmt::format("PE {} does not exist; there are 0 to {}", pe, pes_ - 1), {.peer = pe}};
 }
 
 Result<Lane::Target> Lane::find(const Remote& place) {
-  if (auto checked = check_pe(place.pe); !checked) return std::move(checked.error());
+  if (!exists(place.pe)) return no_such_pe(place.pe);
   if (place.memory == nullptr || place.memory->handle == nullptr) {
     return Error(Status::invalid, fmt::format("no memory handle for PE {}'s memory", place.pe), {.peer = place.pe});
   }
+  // Acquire: whoever sees it may use the window.
+  Known* const known = peers_[static_cast<std::size_t>(place.pe)]
+                           .recent[Handle::registration_in(*place.memory->handle) % Peer::kRecent]
+                           .load(std::memory_order_acquire);
+  if (known == nullptr || std::memcmp(known->handle.data(), place.memory->handle->bytes, known->handle.size()) != 0)
+    return look_up(place);
+  return Target{&known->window, reinterpret_cast<std::uintptr_t>(place.memory->address) - known->address};
+}
+
+Result<Lane::Target> Lane::look_up(const Remote& place) {
   const auto handle = Handle::read(*place.memory->handle);
   if (!handle) return handle.error().copy();
   if (handle->pe != static_cast<std::uint32_t>(place.pe) || handle->local_only) {
@@ -77,16 +89,20 @@ Result<Lane::Target> Lane::find(const Remote& place) {
     if (own != own_.end()) return Target{&own->second, offset};
     return Error(Status::invalid, "a memory handle of this PE that was released, or is of another run");
   }
-  auto& any = peers_[static_cast<std::size_t>(place.pe)].any;
-  auto known = imported_.find({place.pe, handle->registration});
-  if (known == imported_.end()) {
+  Peer& peer = peers_[static_cast<std::size_t>(place.pe)];
+  auto found = imported_.find({place.pe, handle->registration});
+  if (found == imported_.end()) {
     auto window = LoneWindow::import(world_, place.pe, handle->description[number_]);
     if (!window) return std::move(window.error());
-    known = imported_.emplace(std::pair(place.pe, handle->registration), std::move(*window)).first;
-    // Release: whoever sees it may use the window.
-    if (any.load(std::memory_order_relaxed) == nullptr) any.store(&known->second, std::memory_order_release);
+    Known known{.address = handle->address, .window = std::move(*window)};
+    std::memcpy(known.handle.data(), place.memory->handle->bytes, known.handle.size());
+    found = imported_.emplace(std::pair(place.pe, handle->registration), std::move(known)).first;
+    Window* none = nullptr;
+    // Release: whoever sees them may use the window.
+    peer.any.compare_exchange_strong(none, &found->second.window, std::memory_order_release, std::memory_order_relaxed);
   }
-  return Target{&known->second, offset};
+  peer.recent[handle->registration % Peer::kRecent].store(&found->second, std::memory_order_release);
+  return Target{&found->second.window, offset};
 }
 
 Result<void> Lane::submitted(int pe, Result<Ticket> ticket) {
@@ -139,14 +155,14 @@ Result<void> Lane::atomic(const Remote& on, const Atomic& request) {
 }
 
 Result<void> Lane::fence(int pe) {
-  if (auto checked = check_pe(pe); !checked) return checked;
+  if (!exists(pe)) return no_such_pe(pe);
   const Peer& peer = peers_[static_cast<std::size_t>(pe)];
   if (!peer.submitted.load(std::memory_order_relaxed)) return {};
   return peer.any.load(std::memory_order_acquire)->fence(pe);
 }
 
 Result<void> Lane::quiet(int pe) {
-  if (auto checked = check_pe(pe); !checked) return checked;
+  if (!exists(pe)) return no_such_pe(pe);
   Peer& peer = peers_[static_cast<std::size_t>(pe)];
   if (!peer.submitted.exchange(false, std::memory_order_relaxed)) return {};
   if (auto quieted = peer.any.load(std::memory_order_acquire)->quiet(pe); !quieted) {

@@ -2,6 +2,7 @@
 /// for the other's operations, with the windows that both sides have opened.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <list>
 #include <map>
@@ -75,25 +76,37 @@ class Lane {
     void* result = nullptr;
     std::uint64_t flag = 0;
   };
-  /// What is known of a PE's operations.
+  /// A PE's memory that was used before: its handle was checked then, and its beginning tells it from all others.
+  struct Known {
+    std::array<std::byte, kHandleHeader> handle{};  ///< its beginning
+    std::uint64_t address = 0;
+    Window window;
+  };
+  /// What is known of a PE.
   struct Peer {
+    static constexpr std::size_t kRecent = 4;
     std::atomic<Window*> any{nullptr};  ///< a window of that PE: quiet and fence are about all of them
     std::atomic<bool> submitted{false};
+    std::atomic<Known*> recent[kRecent] = {};  ///< by registration; found without the lock
   };
 
   Lane(std::size_t number, World world);
   Result<Target> find(const Remote& place);
+  /// The long way: reads the whole handle, and opens the window if it is the first time.
+  Result<Target> look_up(const Remote& place);
   Result<void> submitted(int pe, Result<Ticket> ticket);
-  Result<void> check_pe(int pe) const;
+  bool exists(int pe) const { return pe >= 0 && pe < pes_; }
+  Error no_such_pe(int pe) const;
   /// Hands over values that are back: of this PE (all of them), or of any (some).
   Result<void> deliver(int pe);
 
   const std::size_t number_;
   World world_;
+  const int pes_;
   std::unique_ptr<Peer[]> peers_;
   std::mutex mutex_;  ///< of the two tables; their windows stay where they are
   std::map<std::uint32_t, Window> own_;
-  std::map<std::pair<int, std::uint32_t>, Window> imported_;
+  std::map<std::pair<int, std::uint32_t>, Known> imported_;  ///< until the end of the lane
   std::mutex fetches_mutex_;
   std::list<Fetch> fetches_;
   std::atomic<std::size_t> fetching_{0};  ///< how many; read without the lock to find out that there is nothing to do

@@ -39,12 +39,6 @@ Result<void> State::connect(abi::Bootstrap* bootstrap, int pe, int pes) {
   return {};
 }
 
-Result<Lane*> State::lane(int queue) {
-  Lane* const lane = lanes_[queue == abi::kHostQueue ? 0 : 1].get();
-  if (lane == nullptr) return Error(Status::invalid, "before connect_endpoints");
-  return lane;
-}
-
 Result<std::vector<std::vector<std::byte>>> State::expose(std::uint32_t number, std::span<std::byte> memory) {
   std::vector<std::vector<std::byte>> descriptions;
   for (const auto& lane : lanes_) {

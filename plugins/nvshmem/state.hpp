@@ -26,8 +26,8 @@ class State {
   Result<void> register_memory(abi::MemHandle& handle, std::span<std::byte> memory, bool local_only);
   Result<void> release(const abi::MemHandle& handle);
 
-  /// The lane of a queue, as the host numbers these.
-  Result<Lane*> lane(int queue);
+  /// The lane of a queue, as the host numbers these. Null before `connect`.
+  Lane* lane(int queue) const { return lanes_[queue == abi::kHostQueue ? 0 : 1].get(); }
   Result<void> progress();
   /// Completes what it can and closes.
   void finish();

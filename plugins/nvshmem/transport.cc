@@ -57,10 +57,18 @@ Result<State*> state_of(const Transport* self) {
   return static_cast<State*>(self->state);
 }
 
-Result<Lane*> lane_of(const Transport* self, int queue) {
-  const auto state = state_of(self);
-  if (!state) return state.error().copy();
-  return (*state)->lane(queue);
+/// Runs a call of the host's on a lane.
+template <typename Body>
+int on_lane(const char* call, const Transport* self, int queue, Body&& body) noexcept {
+  return guarded(call, [&]() -> Result<void> {
+    const auto* const state = self != nullptr ? static_cast<const State*>(self->state) : nullptr;
+    Lane* const lane = state != nullptr ? state->lane(queue) : nullptr;
+    if (lane == nullptr) [[unlikely]] {
+      const auto found = state_of(self);
+      return found ? Error(Status::invalid, "before connect_endpoints") : found.error().copy();
+    }
+    return body(*lane);
+  });
 }
 
 // ---- Set-up ----
@@ -132,11 +140,11 @@ int progress(Transport* self) {
 }
 
 /// The bytes of a transfer. The host passes no strides to a remote transport.
-Result<std::size_t> size_of(const abi::BytesDesc& bytes) {
+std::optional<std::size_t> size_of(const abi::BytesDesc& bytes) {
   std::size_t total = 0;
   if (bytes.element_bytes < 0 ||
       __builtin_mul_overflow(bytes.elements, static_cast<std::size_t>(bytes.element_bytes), &total))
-    return Error(Status::invalid, fmt::format("{} elements of {} bytes", bytes.elements, bytes.element_bytes));
+    return std::nullopt;
   return total;
 }
 
@@ -144,7 +152,10 @@ Result<void> transfer(Lane& lane, int pe, abi::RmaOp op, const abi::MemDesc* rem
                       const abi::BytesDesc& bytes) {
   if (local == nullptr) return Error(Status::invalid, "no local memory", {.peer = pe});
   const auto size = size_of(bytes);
-  if (!size) return size.error().copy();
+  if (!size) {
+    return Error(Status::invalid, fmt::format("{} elements of {} bytes", bytes.elements, bytes.element_bytes),
+                 {.peer = pe});
+  }
   const Remote place{pe, remote};
   switch (op) {
     case abi::RmaOp::put:
@@ -163,14 +174,12 @@ Result<void> transfer(Lane& lane, int pe, abi::RmaOp op, const abi::MemDesc* rem
 
 int rma(Transport* self, int pe, abi::RmaVerb verb, abi::MemDesc* remote, abi::MemDesc* local, abi::BytesDesc bytes,
         int queue) {
-  return guarded("rma", [&]() -> Result<void> {
-    const auto lane = lane_of(self, queue);
-    if (!lane) return lane.error().copy();
-    if (auto moved = transfer(**lane, pe, verb.op, remote, local, bytes); !moved) return moved;
+  return on_lane("rma", self, queue, [&](Lane& lane) -> Result<void> {
+    if (auto moved = transfer(lane, pe, verb.op, remote, local, bytes); !moved) return moved;
     // The host's own calls that wait (nvshmem_getmem) call no quiet: the transport is to return when it is done. The
     // value of a p was taken at the call.
     if (verb.is_nbi != 0 || verb.op == abi::RmaOp::p) return {};
-    return (*lane)->quiet(pe);
+    return lane.quiet(pe);
   });
 }
 
@@ -234,25 +243,16 @@ Result<void> change_word(Lane& lane, int pe, abi::AmoOp code, const abi::AmoMemD
 
 int amo(Transport* self, int pe, void* /*unused*/, abi::AmoVerb verb, abi::AmoMemDesc* target, abi::AmoBytesDesc bytes,
         int queue) {
-  return guarded("amo", [&]() -> Result<void> {
-    const auto lane = lane_of(self, queue);
-    if (!lane) return lane.error().copy();
-    return change_word(**lane, pe, verb.op, target, bytes);
-  });
+  return on_lane("amo", self, queue,
+                 [&](Lane& lane) -> Result<void> { return change_word(lane, pe, verb.op, target, bytes); });
 }
 
-Result<void> fence_pe(Transport* self, int pe, int queue) {
-  const auto lane = lane_of(self, queue);
-  if (!lane) return lane.error().copy();
-  return (*lane)->fence(pe);
+int fence_pe(Transport* self, int pe, int queue) {
+  return on_lane("fence", self, queue, [&](Lane& lane) { return lane.fence(pe); });
 }
 
 int quiet(Transport* self, int pe, int queue) {
-  return guarded("quiet", [&]() -> Result<void> {
-    const auto lane = lane_of(self, queue);
-    if (!lane) return lane.error().copy();
-    return (*lane)->quiet(pe);
-  });
+  return on_lane("quiet", self, queue, [&](Lane& lane) -> Result<void> { return lane.quiet(pe); });
 }
 
 /// What a get or a fetch brought is visible when it is complete: there is nothing to flush.
@@ -285,9 +285,7 @@ int get_mem_handle(abi::MemHandle* handle, void* second, std::uintptr_t third, s
   });
 }
 
-int fence(Transport* self, int pe, int queue) {
-  return guarded("fence", [&] { return fence_pe(self, pe, queue); });
-}
+int fence(Transport* self, int pe, int queue) { return fence_pe(self, pe, queue); }
 
 #else
 
@@ -304,25 +302,21 @@ int get_mem_handle(abi::MemHandle* handle, void* memory, std::size_t bytes, Tran
   return guarded("get_mem_handle", [&] { return register_memory(self, handle, memory, bytes, local_only); });
 }
 
-int fence(Transport* self, int pe, int queue, int /*is_multi*/) {
-  return guarded("fence", [&] { return fence_pe(self, pe, queue); });
-}
+int fence(Transport* self, int pe, int queue, int /*is_multi*/) { return fence_pe(self, pe, queue); }
 
 int put_signal(Transport* self, int pe, abi::RmaVerb /*verb*/, std::vector<abi::MemDesc>& remote,
                std::vector<abi::MemDesc>& local, std::vector<abi::BytesDesc>& bytes, abi::AmoVerb signal_verb,
                abi::AmoMemDesc* signal, abi::AmoBytesDesc signal_bytes, int queue) {
-  return guarded("put_signal", [&]() -> Result<void> {
-    const auto lane = lane_of(self, queue);
-    if (!lane) return lane.error().copy();
+  return on_lane("put_signal", self, queue, [&](Lane& lane) -> Result<void> {
     if (remote.size() != local.size() || remote.size() != bytes.size()) {
       return Error(Status::invalid,
                    fmt::format("{} places, {} sources and {} sizes", remote.size(), local.size(), bytes.size()),
                    {.peer = pe});
     }
     for (std::size_t i = 0; i < remote.size(); ++i) {
-      if (auto put = transfer(**lane, pe, abi::RmaOp::put, &remote[i], &local[i], bytes[i]); !put) return put;
+      if (auto put = transfer(lane, pe, abi::RmaOp::put, &remote[i], &local[i], bytes[i]); !put) return put;
     }
-    return change_word(**lane, pe, signal_verb.op, signal, signal_bytes);
+    return change_word(lane, pe, signal_verb.op, signal, signal_bytes);
   });
 }
 

@@ -24,6 +24,7 @@ struct Traffic {
   static void order(const Start& start);
   static void signals(const Start& start);
   static void threads(const Start& start);
+  static void stopped(const Start& start);
   static void killed(const Start& start);
   static void gpu(const Start& start);
 };

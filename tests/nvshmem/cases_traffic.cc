@@ -303,6 +303,48 @@ void Traffic<Transport>::threads(const Start& start) {
   EXPECT(pe.barrier());
 }
 
+/// The proxy waits for a PE that is stopped. The program's own threads neither wait for the proxy's operations nor
+/// behind them: not for another PE, and not for the one that is stopped.
+template <typename Transport>
+void Traffic<Transport>::stopped(const Start& start) {
+  Host pe(start);
+  EXPECT(pe.begin());
+  auto& process = pe.board().notes[0];
+  constexpr int kStopped = 1;
+  constexpr int kOther = 2;
+  if (pe.pe() == kStopped) process = static_cast<std::uint64_t>(::getpid());
+  for (const int queue : {kHost, kProxy}) {  // links and windows are there
+    for (int to = 0; to < pe.pes(); ++to) EXPECT(pe.amo(abi::AmoOp::add, {to, 0}, 1, 0, nullptr, 0, queue) == 0);
+    for (int to = 0; to < pe.pes(); ++to) EXPECT(pe.quiet(to, queue) == 0);
+  }
+  EXPECT(pe.barrier());
+  if (pe.pe() == 0) {
+    std::vector<std::byte> sent(8 << 20);
+    EXPECT(::kill(static_cast<pid_t>(process.load()), SIGSTOP) == 0);
+    std::atomic<bool> over{false};
+    int answer = -1;
+    std::thread proxy([&] {
+      answer = pe.put(kStopped, 0, 0, sent.data(), sent.size());
+      if (answer == 0) answer = pe.quiet(kStopped);
+      over = true;
+    });
+    for (int i = 0; i < 100; ++i) {
+      EXPECT(pe.put(kOther, 0, 0, sent.data(), 100'000, kHost) == 0);
+      EXPECT(pe.amo(abi::AmoOp::add, {kOther, 512}, 1, 0, nullptr, 0, kHost) == 0);
+      EXPECT(pe.quiet(kOther, kHost) == 0);
+      EXPECT(pe.quiet(kStopped, kHost) == 0);
+      EXPECT(pe.fence(kStopped, kHost) == 0);
+    }
+    EXPECT(!over);  // nobody could have taken its bytes
+    EXPECT(::kill(static_cast<pid_t>(process.load()), SIGCONT) == 0);
+    proxy.join();
+    EXPECT(answer == 0, "%d", answer);
+  }
+  EXPECT(pe.barrier());
+  if (pe.pe() == kOther) EXPECT(pe.word(512) == 100);
+  EXPECT(pe.barrier());
+}
+
 template <typename Transport>
 void Traffic<Transport>::killed(const Start& start) {
   Host pe(start);

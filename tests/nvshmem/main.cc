@@ -27,7 +27,7 @@ constexpr Case kCases[] = {
     {CASE(Traffic, threads), 2, 2, false},   {CASE(SetUp, memory), 2, 2, false},
     {CASE(SetUp, misuse), 2, 2, false},      {CASE(Traffic, killed), 3, 2, true},
     {CASE(SetUp, again), 2, 2, false},       {CASE(SetUp, exit), 2, 2, false},
-    {CASE(Traffic, gpu), 2, 1, false},
+    {CASE(Traffic, gpu), 2, 1, false},       {CASE(Traffic, stopped), 3, 2, false},
 };
 
 int usage() {
