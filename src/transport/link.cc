@@ -12,6 +12,8 @@ constexpr std::uint32_t kChunkStep = 4096;
 constexpr std::uint32_t kFirstChunks = 4;  // chunks in flight before the first sample
 constexpr double kAssumedRate = 100e6;     // for load() before the first sample: any constant, equal for all links
 constexpr double kFrameCost = 512;         // a small frame's weight in bytes, for load()
+constexpr double kLateFactor = 2;          // of the time that a chunk should take: the path has become slower
+constexpr double kLateSlack = 200e-6;      // both ends are scheduled by an OS
 constexpr std::int64_t kTripsPerDeadline = 4;
 constexpr std::int64_t kMostDeadline = 1'000'000'000;
 
@@ -72,17 +74,24 @@ void Link::chunk_delivered(std::uint64_t bytes, const RateStamp& stamp, std::int
   delivered_ += bytes;
   delivered_at_ = now;
   const std::int64_t trip = std::max<std::int64_t>(now - stamp.posted_at, 1);
+  const bool late = is_late(bytes, trip);
   if (round_trip_ == 0 || trip < round_trip_) round_trip_ = trip;
   note_trip(trip);
   const std::int64_t span = std::max<std::int64_t>(now - stamp.delivered_at, 1);
   const double sample = static_cast<double>(delivered_ - stamp.delivered_before) * 1e9 / static_cast<double>(span);
-  // A saturated link's samples are its rate, up or down; of an idle one only the higher samples say anything.
+  // A saturated link's samples are its rate, up or down. Those of an idle one are low because of the caller; they say
+  // something if they are higher, or if the chunk took much longer than it should have.
   if (rate_ == 0) {
     rate_ = sample;
-  } else if (stamp.saturated || sample > rate_) {
+  } else if (stamp.saturated || sample > rate_ || late) {
     rate_ += (sample - rate_) / 8;
   }
   resize();
+}
+
+bool Link::is_late(std::uint64_t bytes, std::int64_t trip) const {
+  const double expected = 1e-9 * static_cast<double>(round_trip_) + time_of(bytes);
+  return rate_ > 0 && 1e-9 * static_cast<double>(trip) > kLateFactor * expected + kLateSlack;
 }
 
 void Link::resize() {

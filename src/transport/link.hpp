@@ -95,6 +95,10 @@ class Link {
 
   /// Seconds, by estimate, until what is in flight is delivered: the lower, the better a choice.
   double load() const;
+  /// Seconds, by estimate, that so many bytes take; 0 while nothing is known.
+  double time_of(std::uint64_t bytes) const { return rate_ > 0 ? static_cast<double>(bytes) / rate_ : 0; }
+  /// Nothing has shown its speed for a while.
+  bool stale(std::int64_t now) const { return bytes_in_flight_ == 0 && now - delivered_at_ > kStaleNanoseconds; }
   /// How large a chunk this link should take next: about two milliseconds of its rate.
   std::uint32_t chunk() const { return chunk_; }
   /// Whether one more chunk may be in flight: about twice what the path holds, so that a slow rail takes no more than
@@ -129,7 +133,10 @@ class Link {
   const void* sole = nullptr;  ///< a chunk that is to be alone on the link, to find out whether it breaks it
 
  private:
+  static constexpr std::int64_t kStaleNanoseconds = 250'000'000;
+
   void resize();
+  bool is_late(std::uint64_t bytes, std::int64_t trip) const;
 
   std::uint16_t rail_;
   std::uint16_t remote_rail_;
@@ -138,8 +145,8 @@ class Link {
   std::uint32_t reports_in_flight_ = 0;
   std::uint64_t bytes_in_flight_ = 0;
   std::uint64_t delivered_ = 0;
-  std::int64_t delivered_at_ = 0;
-  std::int64_t round_trip_ = 0;  ///< smallest seen; 0: none yet
+  std::int64_t delivered_at_ = 0;  ///< the last one; or when one was posted after an idle spell
+  std::int64_t round_trip_ = 0;    ///< smallest seen; 0: none yet
   std::int64_t smoothed_trip_ = 0;
   double rate_ = 0;
   double line_rate_;

@@ -10,6 +10,8 @@ constexpr std::uint32_t kEagerFrames = 2;
 constexpr std::uint32_t kMostFramesOnLink = 64;
 /// Acknowledgements in flight on a link: one that swallows them must not take them all.
 constexpr std::uint32_t kMostReportsOnLink = 8;
+/// A link that takes longer than this times the fastest one's time is avoided. Smaller differences are noise.
+constexpr double kMuchSlower = 2;
 /// More than any load: a suspected link is the last choice.
 constexpr double kSuspectLoad = 1e9;
 /// Beside a latency-sensitive flow one chunk of this size is in flight on a route.
@@ -19,12 +21,14 @@ constexpr std::uint32_t kLatencyFlowMessages = 16;
 /// So long after it spoke the way is kept free for it.
 constexpr std::int64_t kLatencyFlowNanoseconds = 5'000'000;
 
+double load_of(const Link& link) { return link.load(); }
+
 }  // namespace
 
-/// The least loaded link that has room and was not tried yet; among equals the first from `first` on. While there is a
-/// link that nobody suspects, new segments wait for that one, unless `suspects` will do.
-template <typename HasRoom>
-Link* Scheduler::choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room) {
+/// The link of the least cost, in seconds, that has room and was not tried yet; among equals the first from `first` on.
+/// While there is a link that nobody suspects, new segments wait for that one, unless `suspects` will do.
+template <typename HasRoom, typename Cost>
+Link* Scheduler::choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room, Cost&& cost) {
   std::vector<Link>& links = flow.route->links;
   const std::size_t count = links.size();
   if (count == 1) {
@@ -39,7 +43,7 @@ Link* Scheduler::choose(Flow& flow, std::size_t first, Tried tried, bool suspect
     Link& link = links[index];
     trusted |= link.up() && !link.suspect();
     if ((tried >> index & 1U) != 0 || !link.up() || !has_room(link, flow.shares[index])) continue;
-    const double load = link.load() + (link.suspect() ? kSuspectLoad : 0);
+    const double load = cost(link) + (link.suspect() ? kSuspectLoad : 0);
     if (best == nullptr || load < best_load) {
       best = &link;
       best_load = load;
@@ -50,30 +54,42 @@ Link* Scheduler::choose(Flow& flow, std::size_t first, Tried tried, bool suspect
 
 Link* Scheduler::link_for_frame(Flow& flow, bool full, Tried tried) {
   const std::uint32_t most = full ? kMostFramesOnLink : kEagerFrames;
-  return choose(flow, flow.first_link, tried, false, [most](const Link& link, const Share& share) {
+  const auto has_room = [most](const Link& link, const Share& share) {
     return share.frames < most && link.frames_in_flight() < kMostFramesOnLink;
-  });
+  };
+  return choose(flow, flow.first_link, tried, false, has_room, load_of);
 }
 
 Link* Scheduler::link_for_notice(Flow& flow, Tried tried) {
-  return choose(flow, flow.first_link, tried, true, [](const Link& link, const Share& share) {
+  const auto has_room = [](const Link& link, const Share& share) {
     return share.frames < kMostFramesOnLink && link.frames_in_flight() < kMostFramesOnLink;
-  });
+  };
+  return choose(flow, flow.first_link, tried, true, has_room, load_of);
 }
 
 Link* Scheduler::link_for_report(Flow& flow, Tried tried) {
-  return choose(flow, flow.first_link, tried, true,
-                [](const Link& link, const Share&) { return link.reports_in_flight() < kMostReportsOnLink; });
+  const auto has_room = [](const Link& link, const Share&) { return link.reports_in_flight() < kMostReportsOnLink; };
+  return choose(flow, flow.first_link, tried, true, has_room, load_of);
 }
 
 /// Flows that share a link have equal parts of what may be in flight on it; one that has nothing there yet need not
 /// wait for the others.
-Link* Scheduler::link_for_chunk(Flow& flow, Tried tried, std::int64_t now) {
+Link* Scheduler::link_for_chunk(Flow& flow, Tried tried, std::uint64_t left, std::int64_t now) {
   if (flow.route->bytes_in_flight != 0 && yields(flow, now)) return nullptr;
   const std::uint64_t flows = std::max(flow.route->bulk_flows, 1U);
-  return choose(flow, flow.first_chunk, tried, false, [flows](const Link& link, const Share& share) {
+  const auto has_room = [flows](const Link& link, const Share& share) {
     return link.sole == nullptr && (share.bytes == 0 || (link.has_room() && share.bytes < link.window() / flows));
-  });
+  };
+  const Link* fastest = nullptr;
+  for (const Link& link : flow.route->links) {
+    if (link.up() && !link.suspect() && (fastest == nullptr || link.rate() > fastest->rate())) fastest = &link;
+  }
+  const auto cost = [&](const Link& link) {
+    if (fastest == nullptr || link.stale(now)) return link.load();
+    const std::uint64_t bytes = std::min<std::uint64_t>(left, link.chunk());
+    return link.load() + std::max(link.time_of(bytes) - kMuchSlower * fastest->time_of(bytes), 0.0);
+  };
+  return choose(flow, flow.first_chunk, tried, false, has_room, cost);
 }
 
 Link* Scheduler::link_alone(Flow& flow, const Segment& segment) {

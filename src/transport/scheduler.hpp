@@ -1,9 +1,11 @@
 /// Scheduler: which flow posts next, which link takes a frame or a chunk, how long a chunk is, and who yields to whom
 /// (promise 5). It knows nothing of what frames hold.
 ///
-/// A link is chosen by the time until what is in flight on it is delivered. One that is suspected is the last choice:
-/// what is lost with a link waits for a fence. Bulk data yields to a flow that sends small messages and waits for each:
-/// whatever a rail copies while it is polled, that flow waits for.
+/// A link is chosen by the time until what is in flight on it is delivered. A chunk on one that is much slower than
+/// another also costs what it takes longer there, or an operation on idle links would wait for the slowest of them;
+/// from time to time it gets one all the same, to see whether that is still so. A link that is suspected is the last
+/// choice: what is lost with a link waits for a fence. Bulk data yields to a flow that sends small messages and waits
+/// for each: whatever a rail copies while it is polled, that flow waits for.
 #pragma once
 
 #include <algorithm>
@@ -68,7 +70,8 @@ class Scheduler {
   /// What must get through at any rate may go on a suspected link.
   static Link* link_for_notice(Flow& flow, Tried tried);
   static Link* link_for_report(Flow& flow, Tried tried);
-  static Link* link_for_chunk(Flow& flow, Tried tried, std::int64_t now);
+  /// `left`: bytes of the operation that are still to be posted.
+  static Link* link_for_chunk(Flow& flow, Tried tried, std::uint64_t left, std::int64_t now);
   /// For a chunk that may have broken the last one: a link that it has for itself, so that nothing else can be blamed,
   /// or suffer. Null also while others are still on the link that is kept for it.
   static Link* link_alone(Flow& flow, const Segment& segment);
@@ -92,8 +95,8 @@ class Scheduler {
   static bool yields(const Flow& flow, std::int64_t now);
 
  private:
-  template <typename HasRoom>
-  static Link* choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room);
+  template <typename HasRoom, typename Cost>
+  static Link* choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room, Cost&& cost);
 
   std::uint32_t batch_;
   std::vector<Flow*> active_;

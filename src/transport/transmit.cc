@@ -120,7 +120,7 @@ bool Engine::post_frame(Flow& flow, Operation& operation) {
 bool Engine::post_chunk(Flow& flow, Operation& operation) {
   if (operation.kind == Operation::Kind::write && !flow.sender.may_send(window_)) return false;
   for (Scheduler::Tried tried = 0;;) {
-    Link* link = Scheduler::link_for_chunk(flow, tried, now_);
+    Link* link = Scheduler::link_for_chunk(flow, tried, operation.bytes - operation.started, now_);
     if (link == nullptr) return false;
     switch (post_chunk_on(flow, operation, *link)) {
       case fabric::Post::posted:
@@ -308,7 +308,7 @@ bool Engine::replay_segment(Flow& flow, Segment& segment) {
   for (Scheduler::Tried tried = 0;;) {
     Link* link = frame   ? Scheduler::link_for_frame(flow, true, tried)
                  : alone ? (tried == 0 ? Scheduler::link_alone(flow, segment) : nullptr)
-                         : Scheduler::link_for_chunk(flow, tried, now_);
+                         : Scheduler::link_for_chunk(flow, tried, segment.bytes, now_);
     if (link == nullptr) return false;
     segment.again = segment.lost = false;
     const fabric::Post answer = post_segment(flow, segment, *link);

@@ -11,6 +11,8 @@
 namespace railyard::transport {
 namespace {
 
+constexpr std::uint64_t kLeft = 1 << 20;
+
 class SchedulerTest : public ::testing::Test {
  protected:
   explicit SchedulerTest() {
@@ -91,23 +93,100 @@ TEST_F(SchedulerTest, TheLeastLoadedLinkIsChosenAndThoseThatWereTriedAreNot) {
   Flow& flow = add_flow();
   fill(flow, 0, 1000);
   fill(flow, 1, 500);
-  EXPECT_EQ(Scheduler::link_for_chunk(flow, 0, 0), &link(2));
+  EXPECT_EQ(Scheduler::link_for_chunk(flow, 0, kLeft, 0), &link(2));
   Scheduler::Tried tried = Scheduler::with(0, flow, link(2));
-  EXPECT_EQ(Scheduler::link_for_chunk(flow, tried, 0), &link(1));
+  EXPECT_EQ(Scheduler::link_for_chunk(flow, tried, kLeft, 0), &link(1));
   tried = Scheduler::with(Scheduler::with(tried, flow, link(1)), flow, link(0));
-  EXPECT_EQ(Scheduler::link_for_chunk(flow, tried, 0), nullptr);
+  EXPECT_EQ(Scheduler::link_for_chunk(flow, tried, kLeft, 0), nullptr);
 }
 
 TEST_F(SchedulerTest, AnIdleFlowUsesEachLinkInTurn) {
   Flow& flow = add_flow();
   std::vector<std::uint16_t> rails;
   for (int i = 0; i < 6; ++i) {
-    Link* const chosen = Scheduler::link_for_chunk(flow, 0, 0);
+    Link* const chosen = Scheduler::link_for_chunk(flow, 0, kLeft, 0);
     ASSERT_NE(chosen, nullptr);
     rails.push_back(chosen->rail());
     Scheduler::chunk_posted(flow, *chosen);
   }
   EXPECT_EQ(rails, (std::vector<std::uint16_t>{0, 1, 2, 0, 1, 2}));
+}
+
+/// Operations of a megabyte, each alone, on paths of the given rates; returns how long the last tenth of them took,
+/// each.
+class Alone {
+ public:
+  Alone(Flow& flow, std::vector<double> rates) : flow_(flow), rates_(std::move(rates)) {}
+
+  double seconds_each(int operations) {
+    std::int64_t before = 0;
+    for (int i = 0; i < operations; ++i) {
+      if (i == operations - operations / 10) before = now_;
+      run();
+    }
+    return 1e-9 * static_cast<double>(now_ - before) / (operations / 10);
+  }
+  void set_rate(std::size_t index, double rate) { rates_[index] = rate; }
+  void pass(std::int64_t nanoseconds) { now_ += nanoseconds; }
+
+ private:
+  static constexpr std::int64_t kDelay = 20'000;
+  struct Flight {
+    Link* link;
+    std::uint64_t bytes;
+    RateStamp stamp;
+    std::int64_t arrives;
+  };
+  void run() {
+    Operation operation;
+    operation.bytes = kLeft;
+    std::vector<std::int64_t> free(rates_.size(), now_);
+    std::vector<Flight> flights;
+    while (operation.started < operation.bytes) {
+      Link* const link = Scheduler::link_for_chunk(flow_, 0, operation.bytes - operation.started, now_);
+      ASSERT_NE(link, nullptr);
+      const std::uint32_t bytes = Scheduler::chunk_bytes(flow_, *link, operation, now_);
+      std::int64_t& wire = free[link->rail()];
+      wire += static_cast<std::int64_t>(1e9 * bytes / rates_[link->rail()]);
+      flights.push_back({link, bytes, link->chunk_posted(bytes, now_), wire + kDelay});
+      operation.started += bytes;
+      Scheduler::chunk_posted(flow_, *link);
+    }
+    std::ranges::sort(flights, {}, &Flight::arrives);
+    for (const Flight& flight : flights) {
+      now_ = flight.arrives;
+      flight.link->chunk_delivered(flight.bytes, flight.stamp, now_);
+    }
+  }
+
+  Flow& flow_;
+  std::vector<double> rates_;
+  std::int64_t now_ = 1'000'000'000;
+};
+
+TEST_F(SchedulerTest, OperationsThatAreAloneDoNotWaitForALinkThatBecameSlow) {
+  Flow& flow = add_flow();
+  Alone alone(flow, {2e9, 2e9, 2e9});
+  const double together = alone.seconds_each(200);
+  alone.set_rate(1, 50e6);
+  const double without = alone.seconds_each(200);
+  EXPECT_LT(without, 1.8 * together) << "two links of three";
+  // It is looked at again, which costs an operation now and then, and is used once it is fast.
+  alone.set_rate(1, 2e9);
+  for (int i = 0; i < 60; ++i) {
+    alone.seconds_each(10);
+    alone.pass(300'000'000);
+  }
+  EXPECT_LT(alone.seconds_each(200), 1.2 * together);
+}
+
+TEST_F(SchedulerTest, LinksThatDifferLittleAreAllUsed) {
+  Flow& flow = add_flow();
+  Alone alone(flow, {2e9, 1.5e9, 1.2e9});
+  Alone one(flow, {2e9, 2e9, 2e9});
+  const double mixed = alone.seconds_each(200);
+  EXPECT_LT(mixed, 1.8 * one.seconds_each(200));
+  for (std::size_t index = 0; index < 3; ++index) EXPECT_GT(link(index).delivered(), std::uint64_t{20} << 20) << index;
 }
 
 TEST_F(SchedulerTest, NothingNewGoesOnASuspectWhileAnotherIsTrusted) {
@@ -141,7 +220,7 @@ TEST_F(SchedulerTest, BulkFlowsHaveEqualPartsOfALink) {
   fill(modest, 0, 1);
   const Scheduler::Tried others = Scheduler::with(Scheduler::with(0, greedy, link(1)), greedy, link(2));
   std::uint64_t taken = 0;
-  while (Scheduler::link_for_chunk(greedy, others, 0) != nullptr) {
+  while (Scheduler::link_for_chunk(greedy, others, kLeft, 0) != nullptr) {
     const std::uint32_t bytes = 4096;
     fill(greedy, 0, bytes);
     taken += bytes;
@@ -149,7 +228,7 @@ TEST_F(SchedulerTest, BulkFlowsHaveEqualPartsOfALink) {
   }
   EXPECT_LE(taken, link(0).window() / 2 + 4096);
   Flow& late = add_flow();
-  EXPECT_EQ(Scheduler::link_for_chunk(late, others, 0), &link(0)) << "one that has nothing there need not wait";
+  EXPECT_EQ(Scheduler::link_for_chunk(late, others, kLeft, 0), &link(0)) << "one that has nothing there need not wait";
 }
 
 TEST_F(SchedulerTest, BulkYieldsToAFlowThatSendsSmallMessagesAlone) {
@@ -162,10 +241,10 @@ TEST_F(SchedulerTest, BulkYieldsToAFlowThatSendsSmallMessagesAlone) {
   EXPECT_TRUE(Scheduler::yields(bulk, kNow));
   EXPECT_FALSE(Scheduler::yields(small, kNow)) << "not to itself";
   EXPECT_LT(chunk_bytes(bulk, left, kNow), alone);
-  EXPECT_NE(Scheduler::link_for_chunk(bulk, 0, kNow), nullptr);
+  EXPECT_NE(Scheduler::link_for_chunk(bulk, 0, kLeft, kNow), nullptr);
   fill(bulk, 0, 1000);
-  EXPECT_EQ(Scheduler::link_for_chunk(bulk, 0, kNow), nullptr) << "one chunk at a time";
-  EXPECT_NE(Scheduler::link_for_chunk(bulk, 0, kNow + 1'000'000'000), nullptr) << "it has fallen silent";
+  EXPECT_EQ(Scheduler::link_for_chunk(bulk, 0, kLeft, kNow), nullptr) << "one chunk at a time";
+  EXPECT_NE(Scheduler::link_for_chunk(bulk, 0, kLeft, kNow + 1'000'000'000), nullptr) << "it has fallen silent";
   Scheduler::note_chunk(small);
   EXPECT_FALSE(Scheduler::yields(bulk, kNow)) << "it moves chunks itself";
 }
@@ -190,7 +269,7 @@ TEST_F(SchedulerTest, AChunkUnderSuspicionHasALinkForItself) {
   for (std::size_t index = 0; index < route_.links.size(); ++index) fill(flow, index, 1000 * (index + 1));
   EXPECT_EQ(Scheduler::link_alone(flow, segment), nullptr) << "others are on it still";
   EXPECT_EQ(link(0).sole, &segment) << "but nothing more is put there";
-  EXPECT_NE(Scheduler::link_for_chunk(flow, 0, 0), &link(0));
+  EXPECT_NE(Scheduler::link_for_chunk(flow, 0, kLeft, 0), &link(0));
   link(0).chunk_dropped(1000);
   EXPECT_EQ(Scheduler::link_alone(flow, segment), &link(0));
   segment.alone = operation.on_trial = true;
