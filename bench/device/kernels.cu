@@ -16,9 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "railyard/device.cuh"
-#include "railyard/device.hpp"
-#include "railyard/world.hpp"
+#include "../../tests/device/cuda_program.cuh"
 
 namespace {
 
@@ -114,22 +112,6 @@ __global__ void answer(volatile std::uint64_t* asked, volatile std::uint64_t* an
     }
     times[i - 1] = static_cast<unsigned>(railyard::device::detail::now() - start);
   }
-}
-
-void cuda(cudaError_t error, int line) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "kernels: line %d: %s\n", line, cudaGetErrorString(error));
-  std::exit(1);
-}
-#define CUDA(call) cuda(call, __LINE__)
-
-template <typename T>
-T must(railyard::Result<T> result) {
-  if (!result) std::fprintf(stderr, "kernels: %s\n", result.error().text().c_str()), std::exit(1);
-  return std::move(result).value();
-}
-void must(railyard::Result<void> result) {
-  if (!result) std::fprintf(stderr, "kernels: %s\n", result.error().text().c_str()), std::exit(1);
 }
 
 struct Times {
@@ -307,10 +289,7 @@ int main(int count, char** arguments) {
   must(window.barrier());
   railyard::DeviceOptions options;
   options.device = 0;
-  void* shared = nullptr;
-  const std::size_t shared_bytes = railyard::DeviceProxy::device_bytes(window, options);
-  CUDA(cudaMalloc(&shared, shared_bytes));
-  options.device_memory = {static_cast<std::byte*>(shared), shared_bytes};
+  give_memory(options, window);
   Found* found = nullptr;
   CUDA(cudaMallocHost(&found, sizeof *found));
   *found = {};

@@ -53,6 +53,7 @@ struct Settings {
   std::uint32_t trace_bytes = 16 * 1024 * 1024;  ///< RAILYARD_TRACE_BYTES: room for it; the newest is kept
   std::uint32_t stall_ms = 5000;          ///< RAILYARD_STALL_MS: a wait that takes longer is reported once; 0: never
   std::string nccl_gin = "off";           ///< RAILYARD_NCCL_GIN: "on": the plugin offers NCCL one-sided operations, too
+  std::string nccl_gpu_memory = "off";    ///< RAILYARD_NCCL_GPU_MEMORY: "on": the plugin takes the memory of GPUs
   std::string bootstrap;                  ///< RAILYARD_BOOTSTRAP: tcp, pmix, single; empty: what the environment offers
   std::string rendezvous;                 ///< RAILYARD_RENDEZVOUS: host:port or unix:/path where ranks meet
   std::string rendezvous_host = "rank0";  ///< RAILYARD_RENDEZVOUS_HOST: who serves it: rank0, or the launcher

@@ -135,10 +135,11 @@ nccl_result register_memory(void* comm, void* data, std::size_t bytes, int type,
     ChannelComm* const known = channel_of(comm);
     if (known == nullptr) return misuse("regMr", "this is no sending or receiving comm");
     if (data == nullptr && bytes != 0) return misuse("regMr", "memory at no address");
-    if (type != NCCL_POINTER_HOST)
+    if (type != NCCL_POINTER_HOST && (type != NCCL_POINTER_CUDA || !known->takes_gpu_memory()))
       return fail("regMr", Error(Status::unsupported,
                                  "memory of this kind cannot be registered: rails take host memory only, as the "
-                                 "properties of the device say"));
+                                 "properties of the device say (RAILYARD_NCCL_GPU_MEMORY=on changes that for tcp "
+                                 "rails)"));
     auto name = known->register_memory({static_cast<std::byte*>(data), bytes});
     if (!name) return fail("regMr", name.error());
     *memory = *name;

@@ -47,6 +47,7 @@ class ChannelComm : public Comm {
 
   // ---- any thread ----
 
+  bool takes_gpu_memory() const { return hold_.device().takes_gpu_memory(); }
   Result<void*> register_memory(std::span<std::byte> memory);
   Result<void> deregister_memory(void* memory);
 

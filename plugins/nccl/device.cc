@@ -9,6 +9,7 @@
 #include <fstream>
 #include <utility>
 
+#include "accelerator/accelerator.hpp"
 #include "base/sha256.hpp"
 #include "fabric/rail.hpp"
 
@@ -60,6 +61,11 @@ Device::Device(int number, std::vector<topology::Nic> nics, const Settings& sett
   settings_.interfaces = fmt::format("{}", fmt::join(names, ","));
 }
 
+bool Device::takes_gpu_memory() const {
+  return settings_.nccl_gpu_memory == "on" && accelerator::may_have_gpus() &&
+         std::ranges::all_of(nics_, &topology::Nic::device_memory);
+}
+
 nccl_properties_v12 Device::properties() const {
   // Two rails on one NIC are not twice as fast; fewer rails than NICs leave some NICs out.
   const std::size_t used = std::min(nics_.size(), rail_count(settings_, nics_.size()));
@@ -71,8 +77,7 @@ nccl_properties_v12 Device::properties() const {
   properties.name = const_cast<char*>(name_.c_str());
   properties.pciPath = pci_path_.empty() ? nullptr : const_cast<char*>(pci_path_.c_str());
   properties.guid = guid_;
-  // Channels take the memory of GPUs, but NCCL's kernels did not get along with it (docs/device.md): it stages.
-  properties.ptrSupport = NCCL_POINTER_HOST;
+  properties.ptrSupport = takes_gpu_memory() ? NCCL_POINTER_HOST | NCCL_POINTER_CUDA : NCCL_POINTER_HOST;
   properties.regIsGlobal = 0;
   properties.forceFlush = 0;
   properties.speed = static_cast<int>(std::min(std::round(megabits), 1e9));

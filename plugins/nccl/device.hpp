@@ -30,6 +30,8 @@ class Device {
 
   /// Pointers in it are good for as long as the device.
   nccl_properties_v12 properties() const;
+  /// Asked for, and every rail of the device reaches it.
+  bool takes_gpu_memory() const;
   /// "eth0 (tcp, 25 Gb/s) + eth1 (tcp, speed unknown)"
   std::string description() const;
   /// Those of the process, with this device's interfaces.

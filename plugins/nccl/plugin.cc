@@ -106,6 +106,10 @@ void Plugin::announce(const std::string& table) const {
   inform(fmt::format("Peers on this host are reached through {}, others over all rails of a device together",
                      settings_.shared_memory == "off" ? "the rails (RAILYARD_SHARED_MEMORY=off)" : "shared memory"));
   inform(fmt::format("Settings: {}", changed_settings(settings_)));
+  const bool takes_gpu_memory =
+      std::ranges::any_of(devices_, [](const auto& each) { return each->takes_gpu_memory(); });
+  if (const std::string advice = accelerator::advice_for_waiting_kernels(); takes_gpu_memory && !advice.empty())
+    log_warn("memory of GPUs: {}", advice);
 }
 
 void Plugin::finalize(void* context) {

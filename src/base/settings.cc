@@ -140,6 +140,9 @@ constexpr Descriptor kSettings[] = {
      "whether the NCCL plugin offers one-sided operations (GIN, RMA) beside its network; off: NCCL has those of its "
      "own",
      0, 0, "off on"},
+    {"RAILYARD_NCCL_GPU_MEMORY", &Settings::nccl_gpu_memory, Kind::choice,
+     "whether the NCCL plugin takes the memory of GPUs where rails reach it; off: NCCL stages in host memory", 0, 0,
+     "off on"},
     {"RAILYARD_BOOTSTRAP", &Settings::bootstrap, Kind::choice,
      "how ranks find each other; empty: what the environment offers", 0, 0, " tcp pmix single"},
     {"RAILYARD_RENDEZVOUS", &Settings::rendezvous, Kind::text,

@@ -306,7 +306,8 @@ struct RailOffer {
   std::string fabric;
   double line_rate = 0;
   bool loopback = false;
-  std::string detail;  ///< what else the driver knows of it, for people
+  bool device_memory = false;  ///< a rail on it takes the memory of GPUs
+  std::string detail;          ///< what else the driver knows of it, for people
   std::shared_ptr<void> driver_data;
   int number = -1;  ///< of the rail that is opened on it
   int twin = -1;    ///< which of several rails on this NIC; -1: it is the only one

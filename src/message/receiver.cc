@@ -127,7 +127,8 @@ bool Receiver::on_eager(const transport::wire::RecordHeader& header, std::span<c
   return true;
 }
 
-/// Bytes that came inside records. A sender of host memory cannot know that they go to a GPU: that is the slow way.
+/// Bytes that came inside records. Into the memory of a GPU that is the slow way, for a first message that was sent
+/// before the sender knew, and for memory that was not registered.
 void Receiver::store(const Request::Slot& target, std::uint64_t at, std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
   std::byte* const to = target.memory.data() + at;
@@ -224,7 +225,8 @@ bool Receiver::grant_slot(transport::Flow& flow, Request& request, std::uint8_t 
     if (!announce(flow, region)) return false;
     offset = static_cast<std::uint64_t>(target.memory.data() - target.region->memory().data());
   }
-  const Grant grant{target.memory.size(), request.group, target.tag, slot, request.count, {}};
+  const bool on_device = target.region != nullptr && target.region->device() >= 0;
+  const Grant grant{target.memory.size(), request.group, target.tag, slot, request.count, std::uint8_t{on_device}, {}};
   std::uint64_t operation = 0;
   return engine_.try_message(flow, {static_cast<std::uint8_t>(Kind::grant), region, offset, bytes_of(grant)},
                              operation);

@@ -36,6 +36,7 @@ bool Sender::on_grant(const transport::wire::RecordHeader& header, const Grant& 
   }
   slot.tag = grant.tag;
   slot.room = grant.room;
+  slot.on_device = receives_on_device_ = grant.on_device != 0;
   slot.offset = header.offset;
   ++group.granted;
   // What went ahead has the first claim on every new slot of its tag: the receiver gives it the same one.
@@ -117,7 +118,7 @@ Sender::Start Sender::start(transport::Flow& flow, Request& request) {
 
 Sender::Start Sender::start_ahead(transport::Flow& flow, Request& request) {
   const std::uint64_t size = request.message.size();
-  if (!may_be_eager(request) || eager_bytes_ == 0) return Start::waits;
+  if (!may_be_eager(request, receives_on_device_) || eager_bytes_ == 0) return Start::waits;
   if (ahead_.size() >= kMostUnexpected || ahead_bytes_ + size > kMostUnexpectedBytes) return Start::waits;
   const EagerHead head{size, 0, 0, 0, 0};
   const int tag = request.tag;
@@ -135,7 +136,7 @@ Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, con
     overflow = Overflow{size, target.room};
     return Start::waits;
   }
-  if (size != 0 && may_be_eager(request)) {
+  if (size != 0 && may_be_eager(request, target.on_device)) {
     const EagerHead head{size, found.group->number, found.slot, EagerHead::kMatched, 0};
     const bool whole = send_eager(flow, request, head);  // then it is the user's again
     if (!whole && request.started == 0) return Start::no_room;
@@ -147,9 +148,11 @@ Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, con
   return Start::started;
 }
 
-/// Eager bytes pass through the processor's hands, which cannot touch the memory of GPUs.
-bool Sender::may_be_eager(const Request& request) const {
-  return request.message.size() <= eager_bytes_ && (request.region == nullptr || request.region->device() < 0);
+/// Eager bytes pass through the processor's hands, which cannot touch the memory of GPUs. Memory that was not
+/// registered has no other way.
+bool Sender::may_be_eager(const Request& request, bool to_device) const {
+  return request.message.size() <= eager_bytes_ &&
+         (request.region == nullptr || (request.region->device() < 0 && !to_device));
 }
 
 void Sender::took(const Request& request) {
@@ -199,6 +202,7 @@ bool Sender::write(transport::Flow& flow, Request& request, const Slot& slot, co
     bulk.bytes = done.bytes;
     bulk.remote_offset = slot.offset;
     bulk.remote.keys = slot.region->keys;
+    bulk.remote.on_device = slot.on_device;
     bulk.region = request.region;
     bulk.keep = slot.region;
     if (!engine_.try_write(flow, bulk, record, request.operation)) return false;

@@ -62,6 +62,7 @@ class Sender {
   struct Slot {
     int tag = 0;
     bool taken = false;
+    bool on_device = false;
     std::uint64_t room = 0;
     std::uint64_t offset = 0;
     std::shared_ptr<const PeerRegion> region;
@@ -92,7 +93,7 @@ class Sender {
   Start start_ahead(transport::Flow& flow, Request& request);
   bool send_eager(transport::Flow& flow, Request& request, const EagerHead& head);
   bool write(transport::Flow& flow, Request& request, const Slot& slot, const Done& done);
-  bool may_be_eager(const Request& request) const;
+  bool may_be_eager(const Request& request, bool to_device) const;
   void took(const Request& request);
   Group& add_group();
   /// The first free slot of that tag that the peer has told of.
@@ -102,6 +103,7 @@ class Sender {
 
   transport::Engine& engine_;
   const std::uint32_t eager_bytes_;
+  bool receives_on_device_ = false;  ///< the peer's last one is: the next will be
   PeerRegions regions_;
   Groups groups_;        ///< in order; those with a free slot
   Groups spare_groups_;  ///< to be used again: a receive of the peer's allocates nothing

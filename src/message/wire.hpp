@@ -42,8 +42,9 @@ struct Grant {
   std::uint32_t group = 0;
   std::int32_t tag = 0;
   std::uint8_t slot = 0;
-  std::uint8_t slots = 0;  ///< of the group
-  std::uint8_t reserved[6] = {};
+  std::uint8_t slots = 0;      ///< of the group
+  std::uint8_t on_device = 0;  ///< 1: its memory is a GPU's
+  std::uint8_t reserved[5] = {};
 };
 static_assert(sizeof(Grant) == 24);
 

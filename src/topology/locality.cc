@@ -12,7 +12,8 @@ namespace railyard::topology {
 std::vector<Nic> nics_of(std::span<const fabric::RailOffer> offers) {
   std::vector<Nic> nics;
   for (const fabric::RailOffer& offer : offers)
-    nics.push_back({offer.domain, offer.provider, offer.line_rate, find_pci_location(offer.domain)});
+    nics.push_back(
+        {offer.domain, offer.provider, offer.line_rate, find_pci_location(offer.domain), offer.device_memory});
   return nics;
 }
 

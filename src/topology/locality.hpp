@@ -18,6 +18,7 @@ struct Nic {
   std::string provider;  ///< what opens it: "tcp", "verbs"
   double rate = 0;       ///< bytes per second; 0: unknown
   PciLocation location;
+  bool device_memory = false;  ///< a rail on it takes the memory of GPUs
 };
 
 /// The NICs behind these offers, with their locations on the PCI bus.

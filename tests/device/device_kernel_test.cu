@@ -150,31 +150,11 @@ __global__ void ping_pong(Window window, std::uint64_t rounds, unsigned* times, 
 #if __cplusplus >= 202002L
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
-#include "railyard/device.hpp"
-#include "railyard/world.hpp"
+#include "cuda_program.cuh"
 
 namespace {
-
-void cuda(cudaError_t error, int line) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "line %d: %s\n", line, cudaGetErrorString(error));
-  std::exit(1);
-}
-#define CUDA(call) cuda(call, __LINE__)
-
-template <typename T>
-T must(railyard::Result<T> result) {
-  if (!result) std::fprintf(stderr, "%s\n", result.error().text().c_str()), std::exit(1);
-  return std::move(result).value();
-}
-void must(railyard::Result<void> result) {
-  if (!result) std::fprintf(stderr, "%s\n", result.error().text().c_str()), std::exit(1);
-}
 
 bool report(const char* name, Found* found, const railyard::DeviceProxy& proxy) {
   CUDA(cudaDeviceSynchronize());
@@ -206,10 +186,7 @@ int main(int count, char** arguments) {
   options.barriers = 1;
   options.direct = !given("no-direct");
   options.host_atomics = given("host-atomics");
-  void* shared = nullptr;
-  const std::size_t shared_bytes = railyard::DeviceProxy::device_bytes(window, options);
-  CUDA(cudaMalloc(&shared, shared_bytes));
-  options.device_memory = {static_cast<std::byte*>(shared), shared_bytes};
+  give_memory(options, window);
   unsigned char* source = nullptr;
   if (given("device")) {
     CUDA(cudaMalloc(&source, kMost + 4096));

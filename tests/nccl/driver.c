@@ -52,6 +52,7 @@ static const struct test_case cases[] = {
     {"stopped-peers", case_stopped_peers, {"2", "2"}},
     {"threads-end", case_threads_end, {"2", "2"}},
     {"threads-end-alone", case_threads_end_alone, {"2", "2"}},
+    {"gpu-memory", case_gpu_memory, {"2", "2"}},
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 

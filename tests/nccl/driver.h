@@ -199,6 +199,13 @@ void with_communicator(struct rank *rank, rank_case body);
 /* run_stream on the progress thread. */
 void stream_between(struct pair *pair, const struct stream *stream);
 
+/* ---- memory of GPUs (gpu.c). Where TEST_CUDA names no driver the process ends with 77 ---------------------------- */
+
+void open_gpu(void);
+unsigned char *gpu_memory(size_t bytes);
+void to_gpu(unsigned char *gpu, const void *host, size_t bytes);
+void from_gpu(void *host, const unsigned char *gpu, size_t bytes);
+
 void case_handle(struct rank *rank);        /* a */
 void case_connect_order(struct rank *rank); /* b */
 void case_requests(struct rank *rank);      /* c */
@@ -230,5 +237,6 @@ void case_abort_stopped(struct rank *rank);
 void case_stopped_peers(struct rank *rank);
 void case_threads_end(struct rank *rank);
 void case_threads_end_alone(struct rank *rank);
+void case_gpu_memory(struct rank *rank);
 
 #endif

@@ -117,6 +117,7 @@ RailOffer offer_of(const Found& found) {
   if (found.interface.loopback) offer.fabric += "@" + ofi::machine_word();
   offer.line_rate = speed_of(found.interface.device);
   offer.loopback = found.interface.loopback;
+  offer.device_memory = true;
   offer.detail = found.interface.address.text();
   offer.driver_data = std::make_shared<Interface>(found.interface);
   return offer;

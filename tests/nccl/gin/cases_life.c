@@ -329,32 +329,9 @@ void gin_exit(struct member *member) {
 
 /* ---- memory of GPUs, on the double of the CUDA driver ------------------------------------------------------------ */
 
-typedef int (*cuda_call)();
-
-static cuda_call cuda(void *driver, const char *name) {
-  cuda_call call = NULL;
-  *(void **)&call = dlsym(driver, name);
-  CHECK(call != NULL, "the driver has no %s", name);
-  return call;
-}
-
 void gin_device_memory(struct member *member) {
-  const char *const name = getenv("TEST_CUDA");
-  void *const driver = name == NULL ? NULL : dlopen(name, RTLD_NOW | RTLD_GLOBAL);
-  if (driver == NULL) {
-    fprintf(stderr, "TEST_CUDA names no CUDA driver or double of one\n");
-    _exit(77);
-  }
-  int (*const init)(unsigned) = (int (*)(unsigned))cuda(driver, "cuInit");
-  int (*const retain)(void **, int) = (int (*)(void **, int))cuda(driver, "cuDevicePrimaryCtxRetain");
-  int (*const use)(void *) = (int (*)(void *))cuda(driver, "cuCtxSetCurrent");
-  int (*const allocate)(uint64_t *, size_t) = (int (*)(uint64_t *, size_t))cuda(driver, "cuMemAlloc_v2");
-  int (*const to_device)(uint64_t, const void *, size_t) =
-      (int (*)(uint64_t, const void *, size_t))cuda(driver, "cuMemcpyHtoD_v2");
-  int (*const to_host)(void *, uint64_t, size_t) = (int (*)(void *, uint64_t, size_t))cuda(driver, "cuMemcpyDtoH_v2");
-  void *context = NULL;
+  open_gpu();
   const size_t bytes = 1 << 20;
-  CHECK(init(0) == 0 && retain(&context, 0) == 0 && use(context) == 0, "no GPU");
   struct group group;
   CHECK_OK(table_init(&member->table, &member->context));
   open_group(&group, member, 0);
@@ -362,9 +339,8 @@ void gin_device_memory(struct member *member) {
   unsigned char *const host = malloc(bytes);
   memset(host, 0, bytes);
   for (int i = 0; i < 2; ++i) {
-    uint64_t address = 0;
-    CHECK(allocate(&address, bytes) == 0 && to_device(address, host, bytes) == 0, "no memory of a GPU");
-    blocks[i].data = (unsigned char *)(uintptr_t)address;
+    blocks[i].data = gpu_memory(bytes);
+    to_gpu(blocks[i].data, host, bytes);
     CHECK_OK(table_register(&member->table, group.coll, blocks[i].data, bytes, NCCL_POINTER_CUDA, &blocks[i].memory,
                             &blocks[i].gin));
   }
@@ -374,13 +350,13 @@ void gin_device_memory(struct member *member) {
   for (uint64_t round = 0; round < 4; ++round) {
     for (int self = 0; self < 2; ++self) {
       fill(host, bytes, round * 10 + (uint64_t)member->rank);
-      CHECK(to_device((uint64_t)(uintptr_t)blocks[0].data, host, bytes) == 0, "a copy");
+      to_gpu(blocks[0].data, host, bytes);
       meet_all(member);
       void *request = put_signal(&group, &blocks[0], 0, sizes[round], &blocks[1], 0, self ? member->rank : other,
                                  &signals, 0, 0, NCCL_SIGNAL_INC);
       finish_all(&group, &request, 1);
       await_word(&group, &signals, 0, round * 2 + (uint64_t)self + 1);
-      CHECK(to_host(host, (uint64_t)(uintptr_t)blocks[1].data, sizes[round]) == 0, "a copy");
+      from_gpu(host, blocks[1].data, sizes[round]);
       CHECK(first_wrong(host, sizes[round], round * 10 + (uint64_t)(self ? member->rank : other)) == sizes[round],
             "%zu bytes of GPU memory", sizes[round]);
       meet_all(member);
@@ -397,7 +373,7 @@ void gin_device_memory(struct member *member) {
     uint64_t before = 0;
     fill((unsigned char *)host, bytes, 30 + (uint64_t)member->rank);
     memcpy(&before, host + 64, 8);
-    CHECK(to_host(&word, (uint64_t)(uintptr_t)blocks[1].data + 64, 8) == 0, "a copy");
+    from_gpu(&word, blocks[1].data + 64, 8);
     CHECK(word == before + 5, "a signal in memory of a GPU");
   } else {
     CHECK(strstr(last_warning(), "GPU") != NULL, "the refusal says why: %s", last_warning());
