@@ -59,7 +59,7 @@ endforeach()
 # Examples in CUDA, where its compiler is. nvcc links without the sanitizers' libraries.
 find_program(RAILYARD_NVCC nvcc HINTS /usr/local/cuda/bin DOC "The CUDA compiler, for examples in kernels")
 file(GLOB device_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/include/railyard/device.cuh
-  ${CMAKE_CURRENT_SOURCE_DIR}/include/railyard/device/*)
+  ${CMAKE_CURRENT_SOURCE_DIR}/include/railyard/device/* ${CMAKE_CURRENT_SOURCE_DIR}/examples/*.cuh)
 file(GLOB kernel_examples CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/examples/[0-9][0-9]-*/main.cu)
 foreach(source IN LISTS kernel_examples)
   get_filename_component(folder ${source} DIRECTORY)

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../tests/device/cuda_program.cuh"
+#include "../../examples/cuda_program.cuh"
 
 namespace {
 

@@ -2,13 +2,7 @@
 // to every rank, waits for one signal from each, works on what came, and sends it back. One process for each rank:
 //
 //     railyard launch -n 2 ./example-05-all-to-all-in-kernels
-#include <cstdio>
-#include <cstdlib>
-#include <string>
-#include <vector>
-
-#include "railyard/device.hpp"
-#include "railyard/world.hpp"
+#include "../cuda_program.cuh"
 
 namespace {
 
@@ -51,21 +45,6 @@ __global__ void layer(railyard::device::Window window, const float* tokens, floa
   if (status != Status::ok && threadIdx.x == 0) *ended = status;
 }
 
-void check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s\n", cudaGetErrorString(error));
-  std::exit(1);
-}
-
-template <typename T>
-T must(railyard::Result<T> result) {
-  if (!result) std::fprintf(stderr, "%s\n", result.error().text().c_str()), std::exit(1);
-  return std::move(result).value();
-}
-void must(railyard::Result<void> result) {
-  if (!result) std::fprintf(stderr, "%s\n", result.error().text().c_str()), std::exit(1);
-}
-
 float token_of(std::uint64_t from, std::uint64_t to, std::uint64_t index, std::uint64_t round) {
   return static_cast<float>(from * 1000 + to * 100 + index % 97 + round);
 }
@@ -78,21 +57,18 @@ int main() {
   const auto me = static_cast<std::uint64_t>(world.rank());
   auto window = must(railyard::Window::allocate(world, 2 * ranks * kBlockBytes));
 
-  check(cudaSetDevice(0));
+  CUDA(cudaSetDevice(0));
   float* tokens = nullptr;
   float* results = nullptr;
   Status* ended = nullptr;
-  check(cudaMallocHost(&tokens, ranks * kBlockBytes));
-  check(cudaMallocHost(&results, ranks * kBlockBytes));
-  check(cudaMallocHost(&ended, sizeof *ended));
+  CUDA(cudaMallocHost(&tokens, ranks * kBlockBytes));
+  CUDA(cudaMallocHost(&results, ranks * kBlockBytes));
+  CUDA(cudaMallocHost(&ended, sizeof *ended));
   *ended = Status::ok;
 
   railyard::DeviceOptions options;
   options.device = 0;
-  const std::size_t shared_bytes = railyard::DeviceProxy::device_bytes(window, options);
-  void* shared = nullptr;
-  check(cudaMalloc(&shared, shared_bytes));
-  options.device_memory = {static_cast<std::byte*>(shared), shared_bytes};
+  give_memory(options, window);
   std::uint64_t wrong = 0;
   {
     auto proxy = must(railyard::DeviceProxy::open(window, options));
@@ -103,7 +79,7 @@ int main() {
       must(window.barrier());
       proxy.wake();
       layer<<<static_cast<unsigned>(ranks), 256>>>(proxy.handle(), tokens, results, round, ended);
-      check(cudaDeviceSynchronize());
+      CUDA(cudaDeviceSynchronize());
       if (*ended != Status::ok) must(proxy.status());
       const auto* const back = reinterpret_cast<const float*>(window.local().data() + outbox(ranks, 0));
       for (std::uint64_t from = 0; from < ranks; ++from) {

@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "cuda_program.cuh"
+#include "../../examples/cuda_program.cuh"
 
 namespace {
 

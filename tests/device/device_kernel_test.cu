@@ -152,7 +152,7 @@ __global__ void ping_pong(Window window, std::uint64_t rounds, unsigned* times, 
 #include <algorithm>
 #include <cstring>
 
-#include "cuda_program.cuh"
+#include "../../examples/cuda_program.cuh"
 
 namespace {
 
