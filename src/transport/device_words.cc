@@ -48,6 +48,19 @@ void DeviceWords::change(std::byte* word, int device, std::uint8_t code, const w
   begin_waiting();
 }
 
+bool DeviceWords::store_ahead(std::byte* to, int device, std::uint64_t value) {
+  const bool aligned = reinterpret_cast<std::uintptr_t>(to) % sizeof value == 0;
+  if (!aligned || !waiting_.empty() || begun_.size() >= kMostBegun || busy_.contains(line_of(to))) return false;
+  Change change;
+  change.device = device;
+  change.word = to;
+  change.body.width = sizeof value;
+  if (!begin_write(change, value)) return false;
+  busy_.insert(line_of(to));
+  begun_.push_back(std::move(change));
+  return true;
+}
+
 void DeviceWords::write(MirroredWords& words, std::size_t index, Waiter waiter) {
   auto* const word = reinterpret_cast<std::byte*>(words.words().data() + index);
   if (const auto known = writes_.find(word); known != writes_.end()) {
@@ -110,17 +123,18 @@ bool DeviceWords::begin(Change& change) {
   return true;
 }
 
-/// As one write: nobody sees half of a word. Four bytes are copied, so that their neighbours stay as they are.
+/// As one write: nobody sees half of a word. Four bytes are copied, so that their neighbours stay as they are; so is a
+/// put of eight that is not aligned.
 bool DeviceWords::begin_write(Change& change, std::uint64_t value) {
   change.value = value;
   Result<fabric::DeviceCopies::Ticket> ticket = Error(Status::no_memory, "there is no pinned memory");
-  if (change.body.width == sizeof value) {
+  if (change.body.width == sizeof value && reinterpret_cast<std::uintptr_t>(change.word) % sizeof value == 0) {
     ticket = copies_.store(change.device, change.word, value);
   } else {
     if (change.pinned == nullptr) change.pinned = take_pinned();
     if (change.pinned != nullptr) {
-      std::memcpy(change.pinned, &value, sizeof(std::uint32_t));
-      ticket = copies_.copy(change.device, change.word, change.pinned, sizeof(std::uint32_t));
+      std::memcpy(change.pinned, &value, change.body.width);  // little-endian: the low bytes come first
+      ticket = copies_.copy(change.device, change.word, change.pinned, change.body.width);
     }
   }
   if (!ticket) {

@@ -75,6 +75,9 @@ class DeviceWords {
   Result<void> prepare(int device);
   /// Begins an atomic on a word that lies where `find_word` says.
   void change(std::byte* word, int device, std::uint8_t code, const wire::AtomicBody& body, Waiter waiter);
+  /// Begins to store eight bytes, with nobody waiting, if that can be at once. Whatever is begun on that GPU after it
+  /// is over after it.
+  bool store_ahead(std::byte* to, int device, std::uint64_t value);
   /// Begins to write the latest value of a word. Changes that come while a write of the same word is under way share
   /// the next one.
   void write(MirroredWords& words, std::size_t index, Waiter waiter);

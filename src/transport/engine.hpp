@@ -499,7 +499,9 @@ class Engine {
   bool apply_frame(Flow& flow, const wire::FrameHeader& header, memory::Buffer& buffer);
   bool apply_records(Flow& flow, FrameProgress& frame);
   enum class Applied : std::uint8_t { yes, refused, later };
-  Applied apply_record(Flow& flow, const wire::RecordReader::Record& record, FailureCause& cause);
+  /// `rest`: what follows in the frame.
+  Applied apply_record(Flow& flow, const wire::RecordReader::Record& record, const wire::RecordReader& rest,
+                       FailureCause& cause);
   void apply_reply(Flow& flow, const wire::RecordReader::Record& record);
   void report_soon(Flow& flow);
   void post_receives(std::size_t rail);
@@ -509,6 +511,8 @@ class Engine {
   static std::uint64_t session(const Identity& from, const Identity& to);
 
   // words.cc
+  Applied begin_put(Flow& flow, const ExposedRegion& exposed_region, const wire::RecordReader::Record& record,
+                    wire::RecordReader rest);
   bool begin_word(Flow& flow, const ExposedRegion& exposed_region, const wire::RecordReader::Record& record);
   bool end_words();
   void end_word(Flow& flow, const DeviceWords::End& end);

@@ -197,7 +197,7 @@ bool Engine::apply_records(Flow& flow, FrameProgress& frame) {
     } else if (frame.skip) {
       continue;
     }
-    const Applied applied = apply_record(flow, *record, cause);
+    const Applied applied = apply_record(flow, *record, frame.reader, cause);
     if (applied == Applied::yes) continue;
     if (applied == Applied::later) {
       if (flow.failed.load(std::memory_order_relaxed)) {  // by a refusal before this
@@ -218,7 +218,8 @@ bool Engine::apply_records(Flow& flow, FrameProgress& frame) {
 }
 
 /// What is refused, its origin hears of. A fetch hears by its reply.
-Engine::Applied Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record, FailureCause& cause) {
+Engine::Applied Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record,
+                                     const wire::RecordReader& rest, FailureCause& cause) {
   if (record.header.kind == wire::RecordKind::reply) {
     apply_reply(flow, record);
     return Applied::yes;
@@ -237,7 +238,12 @@ Engine::Applied Engine::apply_record(Flow& flow, const wire::RecordReader::Recor
   const ExposedRegion* exposed_region = exposed_regions_.find(record.header.exposed_region);
   bool good = exposed_region != nullptr;
   if (good && (exposed_region->device >= 0 || exposed_region->mirrored != nullptr)) [[unlikely]] {
-    if (begin_word(flow, *exposed_region, record)) return Applied::later;
+    if (record.header.kind == wire::RecordKind::put && exposed_region->device >= 0) {
+      const Applied begun = begin_put(flow, *exposed_region, record, rest);
+      if (begun != Applied::refused) return begun;
+    } else if (begin_word(flow, *exposed_region, record)) {
+      return Applied::later;
+    }
   }
   switch (record.header.kind) {
     case wire::RecordKind::put:

@@ -7,6 +7,30 @@
 
 namespace railyard::transport {
 
+/// A put of eight bytes. If a signal on the same GPU comes next in its frame, both are under way together: the GPU does
+/// one after the other, and the signal's end is the end of both.
+Engine::Applied Engine::begin_put(Flow& flow, const ExposedRegion& exposed_region,
+                                  const wire::RecordReader::Record& record, wire::RecordReader rest) {
+  const std::size_t size = exposed_region.memory.size();
+  wire::AtomicBody body;
+  if (record.body.size() != sizeof body.operand || record.header.offset > size ||
+      size - record.header.offset < sizeof body.operand)
+    return Applied::refused;
+  std::memcpy(&body.operand, record.body.data(), sizeof body.operand);
+  body.width = sizeof body.operand;
+  std::byte* const to = exposed_region.memory.data() + record.header.offset;
+  const auto next = rest.next();
+  if (next && next->joined && next->header.kind == wire::RecordKind::signal) {
+    const ExposedRegion* const signals = exposed_regions_.find(next->header.exposed_region);
+    if (signals != nullptr && signals->mirrored != nullptr && signals->mirrored->device() == exposed_region.device &&
+        words_.store_ahead(to, exposed_region.device, body.operand))
+      return Applied::yes;
+  }
+  constexpr std::uint8_t kSet = wire::atomic_code(static_cast<std::uint8_t>(AtomicOp::set), wire::WordKind::bits);
+  words_.change(to, exposed_region.device, kSet, body, {.flow = &flow});
+  return Applied::later;
+}
+
 /// False: it is none that this memory can do, and is refused like any other.
 bool Engine::begin_word(Flow& flow, const ExposedRegion& exposed_region, const wire::RecordReader::Record& record) {
   if (record.header.kind == wire::RecordKind::signal) {

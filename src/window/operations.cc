@@ -129,7 +129,9 @@ Result<Ticket> WindowState::put_by_engine(Put request) {
   ticket.peer = request.rank;
   const bool relaxed = request.order == Order::relaxed && may_relax_;
   const bool small = request.bytes <= engine_.inline_bytes();
-  if (!relaxed && small && (!device || request.bytes == 0)) {
+  // Eight bytes of the host's are one store for the peer's GPU.
+  const bool word = device && peer.on_device && request.bytes == sizeof(std::uint64_t) && !is_on_device(request.source);
+  if (!relaxed && small && (!device || word || request.bytes == 0)) {
     const transport::PutRecord record{
         peer.exposed_region, request.offset, {static_cast<const std::byte*>(request.source), request.bytes}};
     auto submitted = submit(request.call, request.rank, [&](transport::Flow& flow) {

@@ -239,6 +239,41 @@ TEST_P(GpuWindowWords, SignalsThereFollowTheirDataAndTheHostSeesThem) {
   });
 }
 
+/// Eight bytes of the host's are one store there, on its way together with the signal behind it.
+TEST_P(GpuWindowWords, PutsOfEightBytesAreThereWhenTheirSignalIs) {
+  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous&) {
+    const Gpu gpu;
+    slow_copies(gpu, 100);
+    const GpuMemory memory(gpu, 4096);
+    const GpuMemory signals(gpu, 512);
+    WindowOptions options;
+    options.signal_memory = words_of(signals);
+    for (const bool on_gpu : {true, false}) {
+      auto window = must(Window::adopt(world, span_of(memory), on_gpu ? options : WindowOptions{}));
+      const int other = 1 - world.rank();
+      for (std::uint64_t round = 1; round <= 40; ++round) {
+        // Aligned and not, beside words that stay as they are, and several to one word.
+        const std::size_t at = round % 4 == 0 ? 803 : 8 * round;
+        const std::uint64_t value = 0x0102030405060708U * round + static_cast<std::uint64_t>(world.rank());
+        if (round % 3 == 0) must(window.put_value(other, at, std::uint64_t{99}));
+        must(window.put_signal(other, at, &value, sizeof value, {2, 1}));
+        if (on_gpu && round % 2 == 0) {
+          while (word_at(signals, 16) != round) world.progress();  // as a kernel does
+        } else {
+          must(window.wait_signal(2, Comparison::greater_equal, round));
+        }
+        ASSERT_EQ(word_at(memory, at), 0x0102030405060708U * round + static_cast<std::uint64_t>(other));
+        must(window.quiet(other));
+        must(window.barrier());
+      }
+      EXPECT_EQ(word_at(memory, 8 * 41), 0U);
+      const std::uint64_t outside = 1;
+      EXPECT_EQ(window.put(other, 4092, &outside, sizeof outside).status(), Status::out_of_range);
+      must(window.close());
+    }
+  });
+}
+
 TEST_P(GpuWindowWords, SignalsThereAreExact) {
   static constexpr std::uint64_t kEach = 40;
   run_processes_over(GetParam(), 3, [](World& world, ProcessRendezvous&) {
