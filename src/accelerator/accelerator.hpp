@@ -72,8 +72,9 @@ class CopyQueue {
   /// Begins a copy between any two of: device memory, mapped memory of peers, pinned host memory. Its number; numbers
   /// count up by one.
   virtual Result<std::uint64_t> copy(void* to, const void* from, std::size_t bytes) = 0;
-  /// Stores eight aligned bytes into device memory (or pinned host memory), after everything before it.
-  virtual Result<std::uint64_t> store(void* to, std::uint64_t value) = 0;
+  /// Stores eight aligned bytes into device memory (or pinned host memory), after everything before it. `with_next`: it
+  /// may leave together with what is begun next; at the latest when `completed` is asked.
+  virtual Result<std::uint64_t> store(void* to, std::uint64_t value, bool with_next = false) = 0;
   /// A copy within the device, which makes the driver load whatever such copies need.
   virtual Result<std::uint64_t> warm_up() = 0;
   /// Copies up to this number are done: their bytes are visible to the processor and to kernels. A load; now and then a

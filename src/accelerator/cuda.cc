@@ -50,7 +50,7 @@ Result<std::unique_ptr<CudaDriver>> CudaDriver::open() {
     std::ranges::transform(gpu->bus_id, gpu->bus_id.begin(),
                            [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     int value = 0;
-    gpu->writes_values = calls.stream_write != nullptr &&
+    gpu->writes_values = calls.stream_writes != nullptr &&
                          calls.device_attribute(&value, kAttributeStreamWrites64, gpu->handle) == kSuccess &&
                          value != 0;
     driver->gpus_.push_back(std::move(gpu));

@@ -82,7 +82,7 @@ void find_streams(Finder& finder, Library& calls) {
   finder.need("cuStreamCreateWithPriority", calls.stream_create);
   finder.need("cuStreamDestroy_v2", calls.stream_destroy);
   finder.need("cuStreamQuery", calls.stream_query);
-  finder.want("cuStreamWriteValue64_v2", calls.stream_write);
+  finder.want("cuStreamBatchMemOp_v2", calls.stream_writes);
   finder.need("cuMemcpyAsync", calls.copy);
   finder.need("cuEventCreate", calls.event_create);
   finder.need("cuEventDestroy_v2", calls.event_destroy);

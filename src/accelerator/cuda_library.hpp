@@ -98,6 +98,17 @@ constexpr int kOrderingOwner = 100;
 constexpr int kFlushTargetCurrentContext = 0;
 constexpr int kFlushToOwner = 100;
 
+/// One of a batch of operations on memory; this one stores eight bytes.
+struct StreamWrite {
+  int operation = 5;
+  Address address = 0;
+  std::uint64_t value = 0;
+  unsigned flags = 0;
+  Address alias = 0;
+  std::uint64_t unused = 0;
+};
+static_assert(sizeof(StreamWrite) == 48);
+
 /// One pointer for each call. Those said to be missing in old drivers may be null.
 struct Library {
   Code (*init)(unsigned flags) = nullptr;
@@ -151,7 +162,7 @@ struct Library {
   Code (*stream_destroy)(Stream stream) = nullptr;
   Code (*stream_query)(Stream stream) = nullptr;
   /// Missing before 11.7: events say then what is done.
-  Code (*stream_write)(Stream stream, Address address, std::uint64_t value, unsigned flags) = nullptr;
+  Code (*stream_writes)(Stream stream, unsigned count, StreamWrite* writes, unsigned flags) = nullptr;
   Code (*copy)(Address to, Address from, std::size_t bytes, Stream stream) = nullptr;
   Code (*event_create)(Event* event, unsigned flags) = nullptr;
   Code (*event_destroy)(Event event) = nullptr;

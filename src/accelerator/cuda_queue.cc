@@ -1,6 +1,7 @@
 /// Copies by the copy engines, on a stream of our own that no other stream waits for.
 #include <sched.h>
 
+#include <array>
 #include <deque>
 #include <utility>
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::int64_t kLookInterval = 1'000'000;  ///< nanoseconds between looks for errors of the device
 constexpr unsigned kMostLoads = 1024;              ///< or as many loads
+constexpr unsigned kMostWrites = 8;                ///< that leave together
 constexpr std::size_t kSlots = 512;                ///< values of stores under way, where streams do not write them
 constexpr const char* kAdvice =
     "nothing more can be done on this GPU by this process; a kernel or a copy used memory that is not there";
@@ -66,6 +68,7 @@ class StreamQueue final : public CopyQueue {
     if (failure_) return failure_->copy();
     const Current current(calls_, context_);
     Code code = current.code();
+    if (code == kSuccess) code = flush();
     if (code == kSuccess && bytes > 0) code = calls_.copy(as_address(to), as_address(from), bytes, stream_);
     if (code != kSuccess) {
       return driver_.error(code, "cuMemcpyAsync", device_, "one of the ranges is not device, mapped or pinned memory");
@@ -73,15 +76,17 @@ class StreamQueue final : public CopyQueue {
     return number();
   }
 
-  Result<std::uint64_t> store(void* to, std::uint64_t value) override {
+  Result<std::uint64_t> store(void* to, std::uint64_t value, bool with_next) override {
     if (failure_) return failure_->copy();
     if (as_address(to) % sizeof(value) != 0)
       return Error(Status::invalid, "a store of eight bytes that is not aligned");
+    if (writes_values_) {
+      writes_[held_++] = {.address = as_address(to), .value = value};
+      if (with_next && held_ + 1 < kMostWrites) return submitted_ + 1;
+    }
     const Current current(calls_, context_);
     Code code = current.code();
-    if (writes_values_) {
-      if (code == kSuccess) code = calls_.stream_write(stream_, as_address(to), value, 0);
-    } else {
+    if (!writes_values_) {
       if (submitted_ - done_ >= kSlots) return Error(Status::busy);
       const std::size_t slot = submitted_ % kSlots;
       auto* const values = reinterpret_cast<std::uint64_t*>(slots_->memory().data());
@@ -89,9 +94,9 @@ class StreamQueue final : public CopyQueue {
       if (code == kSuccess) code = calls_.copy(as_address(to), as_address(values + slot), sizeof(value), stream_);
     }
     if (code != kSuccess) {
-      return driver_.error(code, "cuStreamWriteValue64", device_, "the word is not device, mapped or pinned memory");
+      return driver_.error(code, "cuMemcpyAsync", device_, "the word is not device, mapped or pinned memory");
     }
-    return number();
+    return number(held_ == 1);
   }
 
   Result<std::uint64_t> warm_up() override {
@@ -107,6 +112,10 @@ class StreamQueue final : public CopyQueue {
 
   Result<std::uint64_t> completed() override {
     if (failure_) return failure_->copy();
+    if (held_ != 0) {
+      const Current current(calls_, context_);
+      if (auto left = number(); !left) return left;
+    }
     // Acquires the bytes of every copy up to this number: the stream stores it after them.
     if (writes_values_) {
       done_ = word_.host->load(std::memory_order_acquire);
@@ -124,12 +133,24 @@ class StreamQueue final : public CopyQueue {
     Event event = nullptr;
   };
 
+  /// Hands over the writes that were held back.
+  Code flush() {
+    const unsigned count = std::exchange(held_, 0);
+    return count == 0 ? kSuccess : calls_.stream_writes(stream_, count, writes_.data(), 0);
+  }
+
   /// Numbers what was begun last. The work is on the stream: if its number cannot follow, nobody would ever know.
-  Result<std::uint64_t> number() {
+  /// `alone`: one write and its number leave together, so that if they are refused nothing has begun.
+  Result<std::uint64_t> number(bool alone = false) {
     ++submitted_;
     Code code = kSuccess;
     if (writes_values_) {
-      code = calls_.stream_write(stream_, word_.device, submitted_, 0);
+      writes_[held_++] = {.address = word_.device, .value = submitted_};
+      code = flush();
+      if (code == kInvalidValue && alone) {
+        --submitted_;
+        return driver_.error(code, "cuStreamBatchMemOp", device_, "the word is not device, mapped or pinned memory");
+      }
     } else {
       Event event = nullptr;
       if (!free_events_.empty()) {
@@ -142,7 +163,7 @@ class StreamQueue final : public CopyQueue {
       if (event != nullptr) pending_.push_back({submitted_, event});
     }
     if (code != kSuccess) {
-      fail(code, "cuStreamWriteValue64");
+      fail(code, "cuStreamBatchMemOp");
       return failure_->copy();
     }
     return submitted_;
@@ -183,6 +204,8 @@ class StreamQueue final : public CopyQueue {
   std::uint64_t submitted_ = 0;
   std::uint64_t done_ = 0;
   ProgressWord word_;
+  std::array<StreamWrite, kMostWrites> writes_{};
+  unsigned held_ = 0;
   std::unique_ptr<Pinned> slots_;
   Address scratch_ = 0;
   std::deque<Pending> pending_;

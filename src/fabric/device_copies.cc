@@ -58,10 +58,10 @@ Result<DeviceCopies::Ticket> DeviceCopies::copy(int device, void* to, const void
   return Ticket{device, *number};
 }
 
-Result<DeviceCopies::Ticket> DeviceCopies::store(int device, void* to, std::uint64_t value) {
+Result<DeviceCopies::Ticket> DeviceCopies::store(int device, void* to, std::uint64_t value, bool with_next) {
   auto queue = queue_of(device);
   if (!queue) return std::move(queue.error());
-  auto number = (*queue)->queue->store(to, value);
+  auto number = (*queue)->queue->store(to, value, with_next);
   if (!number) return std::move(number.error());
   return Ticket{device, *number};
 }

@@ -33,8 +33,8 @@ class DeviceCopies {
   /// Begins a copy by the engines of `device`; either side may be device memory, mapped memory of a peer, or a bounce
   /// buffer.
   Result<Ticket> copy(int device, void* to, const void* from, std::size_t bytes);
-  /// Begins to store eight aligned bytes into memory of `device`, as one write.
-  Result<Ticket> store(int device, void* to, std::uint64_t value);
+  /// Begins to store eight aligned bytes into memory of `device`, as one write. `with_next`: see CopyQueue.
+  Result<Ticket> store(int device, void* to, std::uint64_t value, bool with_next = false);
   State state(const Ticket& ticket);
   /// Waits, for as long as the device takes.
   State wait(const Ticket& ticket);

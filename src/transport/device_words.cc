@@ -55,7 +55,7 @@ bool DeviceWords::store_ahead(std::byte* to, int device, std::uint64_t value) {
   change.device = device;
   change.word = to;
   change.body.width = sizeof value;
-  if (!begin_write(change, value)) return false;
+  if (!begin_write(change, value, true)) return false;
   busy_.insert(line_of(to));
   begun_.push_back(std::move(change));
   return true;
@@ -125,11 +125,11 @@ bool DeviceWords::begin(Change& change) {
 
 /// As one write: nobody sees half of a word. Four bytes are copied, so that their neighbours stay as they are; so is a
 /// put of eight that is not aligned.
-bool DeviceWords::begin_write(Change& change, std::uint64_t value) {
+bool DeviceWords::begin_write(Change& change, std::uint64_t value, bool with_next) {
   change.value = value;
   Result<fabric::DeviceCopies::Ticket> ticket = Error(Status::no_memory, "there is no pinned memory");
   if (change.body.width == sizeof value && reinterpret_cast<std::uintptr_t>(change.word) % sizeof value == 0) {
-    ticket = copies_.store(change.device, change.word, value);
+    ticket = copies_.store(change.device, change.word, value, with_next);
   } else {
     if (change.pinned == nullptr) change.pinned = take_pinned();
     if (change.pinned != nullptr) {

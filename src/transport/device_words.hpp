@@ -117,7 +117,7 @@ class DeviceWords {
   }
   void begin_waiting();
   bool begin(Change& change);
-  bool begin_write(Change& change, std::uint64_t value);
+  bool begin_write(Change& change, std::uint64_t value, bool with_next = false);
   /// Whether the change is over.
   bool step(Change& change, Outcome& outcome);
   void end(Change& change, Outcome outcome);

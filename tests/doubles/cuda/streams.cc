@@ -6,7 +6,9 @@
 #include <deque>
 #include <functional>
 #include <random>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "doubles/cuda/core.hpp"
 
@@ -193,21 +195,29 @@ CUDA_DOUBLE_CALL Code cuMemcpyAsync(Address to, Address from, std::size_t bytes,
   return cuda::kSuccess;
 }
 
-CUDA_DOUBLE_CALL Code cuStreamWriteValue64_v2(cuda::Stream stream, Address address, std::uint64_t value,
-                                              unsigned flags) {
+CUDA_DOUBLE_CALL Code cuStreamBatchMemOp_v2(cuda::Stream stream, unsigned count, cuda::StreamWrite* writes,
+                                            unsigned flags) {
   if (const Code code = check(stream); code != cuda::kSuccess) return code;
   if (!state().stream_writes) return cuda::kNotSupported;
-  std::optional<Reached> target;
+  if (count == 0 || count > 256 || flags != 0) return cuda::kInvalidValue;
+  std::vector<Reached> targets;
   {
     const std::lock_guard lock(state().mutex);
-    target = state().reach(address, sizeof(value), false);
+    for (const cuda::StreamWrite& each : std::span(writes, count)) {
+      const auto target = state().reach(each.address, sizeof(each.value), false);
+      if (!target || each.operation != cuda::StreamWrite().operation || each.flags != 0 ||
+          each.address % sizeof(each.value) != 0)
+        return cuda::kInvalidValue;
+      targets.push_back(*target);
+    }
   }
-  if (!target || flags != 0 || address % sizeof(value) != 0) return cuda::kInvalidValue;
-  stream->submit([=] {
-    if (target->block) stream->delay();  // a word of device memory is as late as a copy
-    // Publishes every copy before it.
-    reinterpret_cast<std::atomic<std::uint64_t>*>(target->bytes)->store(value, std::memory_order_release);
-  });
+  for (unsigned i = 0; i < count; ++i) {
+    stream->submit([stream, target = targets[i], value = writes[i].value] {
+      if (target.block) stream->delay();  // a word of device memory is as late as a copy
+      // Publishes every copy before it.
+      reinterpret_cast<std::atomic<std::uint64_t>*>(target.bytes)->store(value, std::memory_order_release);
+    });
+  }
   return cuda::kSuccess;
 }
 
