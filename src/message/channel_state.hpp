@@ -44,7 +44,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
 
   void attach(transport::Flow& flow) { flow_ = &flow; }
   ChannelStatistics counts() const;
-  const transport::Flow* flow() const { return flow_; }
+  transport::Flow* flow() const { return flow_; }
   /// Takes what the user has called for and moves it on. False: something found no room; call again.
   bool advance();
   /// The user has closed it, and the peer knows: nothing is left to do.

@@ -84,7 +84,7 @@ void Worker::publish_channels() {
   });
   namespace field = telemetry::channel_field;
   for (const auto& [key, channel] : channels_) {
-    const transport::Flow* const flow = channel->flow();
+    transport::Flow* const flow = channel->flow();
     if (flow == nullptr) continue;
     const auto [at, made] = published_.try_emplace(channel.get());
     if (made) {
@@ -94,6 +94,7 @@ void Worker::publish_channels() {
     }
     const ChannelStatistics counts = channel->counts();
     telemetry::Record& record = at->second;
+    flow->inbox_latency = record.histogram<telemetry::Octaves>(field::latency, field::latency);
     record.set(field::messages_sent, counts.messages_sent);
     record.set(field::messages_received, counts.messages_received);
     record.set(field::bytes_sent, counts.bytes_sent);

@@ -24,13 +24,13 @@ inline constexpr std::uint32_t kVersion = 1;
 inline constexpr std::uint32_t kMostGroups = 16;
 inline constexpr std::uint32_t kMostFields = 128;
 inline constexpr std::uint32_t kMostRecords = 1024;
-inline constexpr std::uint32_t kMostWords = 24 * 1024;
+inline constexpr std::uint32_t kMostWords = 40 * 1024;
 
 enum class Kind : std::uint8_t {
   counter = 1,    ///< only grows
   gauge = 2,      ///< a whole number, perhaps negative
   real = 3,       ///< a gauge: the bits of a double
-  histogram = 4,  ///< count, sum, then the buckets of `Buckets`
+  histogram = 4,  ///< count, sum, then buckets: those of `Buckets` or, by their number, of `Octaves`
 };
 
 struct Header {
@@ -91,9 +91,10 @@ struct RecordEntry {
 static_assert(sizeof(GroupEntry) == 32 && sizeof(FieldEntry) == 152 && sizeof(RecordEntry) == 192);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(std::atomic<std::uint64_t>) == 8);
 
-/// Buckets of a histogram: four for each power of two, so a value is known to a quarter.
-struct Buckets {
-  static constexpr std::uint32_t kSubBits = 2;
+/// Buckets of a histogram: so many for each power of two.
+template <std::uint32_t SubBits>
+struct BucketsOf {
+  static constexpr std::uint32_t kSubBits = SubBits;
   static constexpr std::uint32_t kSub = 1U << kSubBits;
   static constexpr std::uint32_t kMostBits = 40;  ///< 18 minutes in nanoseconds; more is counted in the last bucket
   static constexpr std::uint32_t kCount = (kMostBits - kSubBits + 1) * kSub;
@@ -112,5 +113,9 @@ struct Buckets {
     return (std::uint64_t{bucket % kSub + kSub + 1}) << (exponent - kSubBits);
   }
 };
+/// A value is known to a quarter.
+using Buckets = BucketsOf<2>;
+/// Of what there may be hundreds of: a value is known to its power of two.
+using Octaves = BucketsOf<0>;
 
 }  // namespace railyard::telemetry

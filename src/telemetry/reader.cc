@@ -80,7 +80,9 @@ Result<void> read_groups(const Source& source, const Header& header, Snapshot& s
       return malformed(fmt::format("field {} is outside its group", i));
     // A kind of a later version is left out; so is a histogram with other buckets.
     if (entry.kind < Kind::counter || entry.kind > Kind::histogram) continue;
-    if (entry.words != (entry.kind == Kind::histogram ? Buckets::kWords : 1)) continue;
+    const bool known = entry.kind != Kind::histogram ? entry.words == 1
+                                                     : entry.words == Buckets::kWords || entry.words == Octaves::kWords;
+    if (!known) continue;
     group.fields.push_back(
         {text_of(entry.name), text_of(entry.unit), text_of(entry.help), entry.kind, entry.word, entry.words});
   }
@@ -128,9 +130,9 @@ std::uint64_t Distribution::percentile(double part) const {
   std::uint64_t seen = 0;
   for (std::uint32_t i = 0; i < buckets.size(); ++i) {
     seen += buckets[i];
-    if (seen >= std::max<std::uint64_t>(wanted, 1)) return Buckets::end_of(i);
+    if (seen >= std::max<std::uint64_t>(wanted, 1)) return end_of(i);
   }
-  return Buckets::end_of(Buckets::kCount - 1);
+  return end_of(static_cast<std::uint32_t>(buckets.size() - 1));
 }
 
 std::string_view RecordInfo::label(std::string_view name) const {

@@ -34,6 +34,10 @@ struct Distribution {
   std::uint64_t count = 0;
   std::uint64_t sum = 0;
   std::vector<std::uint64_t> buckets;
+  /// The least value that is beyond the bucket.
+  std::uint64_t end_of(std::uint32_t bucket) const {
+    return buckets.size() == Octaves::kCount ? Octaves::end_of(bucket) : Buckets::end_of(bucket);
+  }
   /// The value below which so much of it lies (0 to 1), as the end of its bucket; 0: there is nothing.
   std::uint64_t percentile(double part) const;
 };

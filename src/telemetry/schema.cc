@@ -53,6 +53,7 @@ constexpr Field kRail[] = {
     {"links_down", gauge, "", "of them, those that carry nothing now"},
     {"deadline", real, "seconds", "without an answer after which its slowest link is given up"},
     {"sees_one_sided", gauge, "", "0: both byte counters are lower bounds"},
+    {"chunk_latency", histogram, "nanoseconds", "of chunks, from the rail's taking until they are delivered", true},
 };
 
 constexpr Field kLink[] = {
@@ -63,6 +64,7 @@ constexpr Field kLink[] = {
     {"state", gauge, "", "0 connecting, 1 up, 2 suspect, 3 down, 4 trying"},
     {"epoch", gauge, "", "how often it was made anew"},
     {"failures", gauge, "", "attempts in a row that came to nothing"},
+    {"chunk_latency", histogram, "nanoseconds", "of chunks, from the rail's taking until they are delivered", true},
 };
 
 constexpr Field kFlow[] = {
@@ -74,6 +76,25 @@ constexpr Field kFlow[] = {
     {"credits", gauge, "", "segments that may be sent before the peer grants more"},
     {"bytes_in_flight", gauge, "bytes", "bytes of chunks under way"},
     {"failed", gauge, "", "1: the peer is lost or has left"},
+    {"latency", histogram, "nanoseconds", "of its operations, from submission until they are complete, sampled", true},
+};
+
+constexpr Field kWindow[] = {
+    {"bytes", gauge, "bytes", "this rank's part"},
+    {"puts", counter, "", "puts over rails, with a signal and without"},
+    {"gets", counter, "", "gets over rails"},
+    {"signals", counter, "", "signals without a put over rails, those of barriers too"},
+    {"atomics", counter, "", "atomics over rails"},
+    {"bytes_put", counter, "bytes", "bytes of these puts"},
+    {"bytes_got", counter, "bytes", "bytes of these gets"},
+    {"direct_puts", counter, "", "puts and signals stored into memory of peers on this host"},
+    {"direct_gets", counter, "", "gets loaded from there"},
+    {"direct_atomics", counter, "", "atomics done there"},
+    {"direct_bytes_put", counter, "bytes", "bytes stored there"},
+    {"direct_bytes_got", counter, "bytes", "bytes loaded from there"},
+    {"put_latency", histogram, "nanoseconds", "over rails, from submission to acknowledgement, sampled", true},
+    {"get_latency", histogram, "nanoseconds", "over rails, from submission until the bytes are here, sampled", true},
+    {"atomic_latency", histogram, "nanoseconds", "over rails, from submission to the answer, sampled", true},
 };
 
 constexpr Field kChannel[] = {
@@ -83,17 +104,19 @@ constexpr Field kChannel[] = {
     {"bytes_received", counter, "bytes", "bytes of messages received"},
     {"eager_sent", counter, "", "messages that needed no grant"},
     {"unexpected", counter, "", "messages that came before their receive"},
+    {"latency", histogram, "nanoseconds", "of what it submits, until the peer has acknowledged it, sampled", true},
 };
 
 static_assert(std::size(kContext) == context_field::count && std::size(kRail) == rail_field::count &&
               std::size(kLink) == link_field::count && std::size(kFlow) == flow_field::count &&
-              std::size(kChannel) == channel_field::count);
+              std::size(kWindow) == window_field::count && std::size(kChannel) == channel_field::count);
 
 constexpr GroupSchema kGroups[] = {
     {Group::context, "context", "context", kContext},
     {Group::rail, "rail", "context, rail, device, provider", kRail},
     {Group::link, "link", "context, peer, rail, remote_rail", kLink},
     {Group::flow, "flow", "context, peer, flow", kFlow},
+    {Group::window, "window", "context, window", kWindow},
     {Group::channel, "channel", "context, peer, flow", kChannel},
 };
 

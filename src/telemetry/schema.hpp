@@ -13,9 +13,15 @@ struct Field {
   Kind kind;
   const char* unit;  ///< "bytes", "seconds"; empty: a number of things
   const char* help;
+  bool octaves = false;  ///< a histogram's buckets
 };
+/// Words that its values take.
+constexpr std::uint32_t words_of(const Field& field) {
+  if (field.kind != Kind::histogram) return 1;
+  return field.octaves ? Octaves::kWords : Buckets::kWords;
+}
 
-enum class Group : std::uint8_t { context, rail, link, flow, channel };
+enum class Group : std::uint8_t { context, rail, link, flow, window, channel };
 
 struct GroupSchema {
   Group group;
@@ -74,11 +80,22 @@ enum : std::uint32_t {
   links_down,
   deadline,
   sees_one_sided,
+  chunk_latency,
   count
 };
 }  // namespace rail_field
 namespace link_field {
-enum : std::uint32_t { bytes_delivered, bytes_in_flight, frames_in_flight, rate, state, epoch, failures, count };
+enum : std::uint32_t {
+  bytes_delivered,
+  bytes_in_flight,
+  frames_in_flight,
+  rate,
+  state,
+  epoch,
+  failures,
+  chunk_latency,
+  count
+};
 }  // namespace link_field
 namespace flow_field {
 enum : std::uint32_t {
@@ -90,11 +107,41 @@ enum : std::uint32_t {
   credits,
   bytes_in_flight,
   failed,
+  latency,
   count
 };
 }  // namespace flow_field
+namespace window_field {
+enum : std::uint32_t {
+  bytes,
+  puts,
+  gets,
+  signals,
+  atomics,
+  bytes_put,
+  bytes_got,
+  direct_puts,
+  direct_gets,
+  direct_atomics,
+  direct_bytes_put,
+  direct_bytes_got,
+  put_latency,
+  get_latency,
+  atomic_latency,
+  count
+};
+}  // namespace window_field
 namespace channel_field {
-enum : std::uint32_t { messages_sent, messages_received, bytes_sent, bytes_received, eager_sent, unexpected, count };
+enum : std::uint32_t {
+  messages_sent,
+  messages_received,
+  bytes_sent,
+  bytes_received,
+  eager_sent,
+  unexpected,
+  latency,
+  count
+};
 }  // namespace channel_field
 
 std::span<const GroupSchema> schema();

@@ -29,8 +29,6 @@ std::int64_t wall_clock() {
   return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
-std::uint32_t words_of(const Field& field) { return field.kind == Kind::histogram ? Buckets::kWords : 1; }
-
 std::uint32_t words_of(const GroupSchema& group) {
   std::uint32_t words = 0;
   for (const Field& field : group.fields) words += words_of(field);

@@ -46,9 +46,11 @@ class Record {
   void add(std::uint32_t field, std::uint64_t value) {
     if (entry_ != nullptr) words_[field].fetch_add(value, std::memory_order_relaxed);
   }
-  /// The words of a histogram. The first histogram is the field `first`, its place in the group; all others follow.
+  /// The words of a histogram. The first histogram is the field `first`, its place in the group; all others follow,
+  /// with the same buckets.
+  template <typename Kept = Buckets>
   std::atomic<std::uint64_t>* histogram(std::uint32_t field, std::uint32_t first) {
-    return entry_ == nullptr ? nullptr : words_ + first + (field - first) * Buckets::kWords;
+    return entry_ == nullptr ? nullptr : words_ + first + (field - first) * Kept::kWords;
   }
 
  private:
@@ -59,13 +61,14 @@ class Record {
 };
 
 /// One more value in a histogram, by its one writer.
-inline void count_in(std::atomic<std::uint64_t>* histogram, std::uint64_t value) {
+template <typename Kept = Buckets>
+void count_in(std::atomic<std::uint64_t>* histogram, std::uint64_t value) {
   const auto add = [](std::atomic<std::uint64_t>& word, std::uint64_t change) {
     word.store(word.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   };
   add(histogram[0], 1);
   add(histogram[1], value);
-  add(histogram[2 + Buckets::of(value)], 1);
+  add(histogram[2 + Kept::of(value)], 1);
 }
 
 using Labels = std::vector<std::pair<std::string_view, std::string>>;

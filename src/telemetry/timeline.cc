@@ -78,6 +78,7 @@ class Assembly {
     span.peer = record.peer;
     span.number = record.id;
     span.bytes = record.bytes;
+    span.submitter = record.submitter;
     spans.push_back(span);
     return spans.size() - 1;
   }

@@ -24,6 +24,7 @@ struct Span {
   std::uint64_t bytes = 0;
   std::optional<std::uint32_t> sequence;  ///< the first segment's
   bool direct = false;                    ///< past the engine
+  std::uint64_t submitter = 0;            ///< the number of its window plus one; 0: of none
 };
 
 struct Timeline {

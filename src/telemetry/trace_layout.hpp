@@ -101,7 +101,7 @@ struct TraceRecord {
   std::uint64_t id = 0;
   std::uint64_t bytes = 0;
   std::uint64_t more = 0;
-  std::uint64_t reserved = 0;
+  std::uint64_t submitter = 0;  ///< of an operation: its window's number plus one; 0: it is of none
 };
 
 struct TraceEntry {

@@ -1,10 +1,14 @@
 #include "topology/machine.hpp"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -138,16 +142,13 @@ int load_unchecked(const HwlocLibrary& library, hwloc_topology_t topology) {
 }
 
 /// `file` empty: this host.
-Result<Machine> read_topology(const std::string& file) {
-  auto found = hwloc_library();
-  if (!found) return std::move(found.error());
-  const HwlocLibrary& library = **found;
+Result<Topology> load_topology(const HwlocLibrary& library, const std::string& file) {
   const std::string what = file.empty() ? "this machine's topology" : "'" + file + "'";
   const KeepSignals keep;  // it loads plugins
 
   hwloc_topology_t made = nullptr;
   if (library.init(&made) != 0) return hwloc_error(what);
-  const Topology topology(made, {&library});
+  Topology topology(made, {&library});
   // Other processes may have other cpusets: what they have is part of the machine, too.
   library.set_flags(made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   library.set_io_types_filter(made, HWLOC_TYPE_FILTER_KEEP_ALL);
@@ -155,6 +156,43 @@ Result<Machine> read_topology(const std::string& file) {
     library.set_components(made, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   if (!file.empty() && library.set_xml(made, file.c_str()) != 0) return hwloc_error(what);
   if (load_unchecked(library, made) != 0) return hwloc_error(what);
+  return topology;
+}
+
+/// hwloc trusts a saved machine: some that are damaged end the process (a processor without a cpuset, in 2.9). A child
+/// tries it first. It is for the command, which has one thread when it reads such a file.
+Result<void> try_in_child(const HwlocLibrary& library, const std::string& file) {
+  constexpr unsigned kPatience = 60;  // seconds
+  const pid_t child = ::fork();
+  if (child < 0) return {};  // not a reason to refuse a file that is probably good
+  if (child == 0) {
+    const rlimit none{0, 0};
+    ::setrlimit(RLIMIT_CORE, &none);
+    if (std::freopen("/dev/null", "w", stderr) == nullptr) ::_exit(0);
+    ::alarm(kPatience);
+    static_cast<void>(load_topology(library, file));
+    ::_exit(0);  // whether it can be read is asked again
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status == 0) return {};
+  return Error(Status::invalid,
+               fmt::format("'{}' is no machine that hwloc could read: it is damaged, and hwloc dies of it; "
+                           "save it again with `lstopo FILE.xml`",
+                           file));
+}
+
+Result<Machine> read_topology(const std::string& file) {
+  auto found = hwloc_library();
+  if (!found) return std::move(found.error());
+  const HwlocLibrary& library = **found;
+  if (!file.empty()) {
+    if (auto survived = try_in_child(library, file); !survived) return std::move(survived.error());
+  }
+  auto loaded = load_topology(library, file);
+  if (!loaded) return std::move(loaded.error());
+  hwloc_topology_t const made = loaded->get();
 
   Machine machine;
   for_each_at(library, made, HWLOC_TYPE_DEPTH_PCI_DEVICE,

@@ -28,7 +28,9 @@ void Engine::leave_flight(Segment& segment, bool delivered) {
     segment.operation->cleared |= segment.alone && delivered;
   }
   if (delivered) {
-    link.chunk_delivered(segment.bytes, segment.stamp, clock_->now());
+    const std::int64_t now = clock_->now();
+    link.chunk_delivered(segment.bytes, segment.stamp, now);
+    if (telemetry_ != nullptr) telemetry_->chunk_took(link, static_cast<std::uint64_t>(now - segment.stamp.posted_at));
   } else {
     link.chunk_dropped(segment.bytes);
   }

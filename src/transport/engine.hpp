@@ -246,6 +246,12 @@ class Engine {
   WorldStatistics statistics() const;
   /// What the times of links and routes are measured by.
   std::int64_t health_clock() const { return beat_; }
+  /// What is submitted from now on is of this one, until another comes or it is forgotten.
+  void submits(Submitter& submitter) { submitter_ = &submitter; }
+  void forget(const Submitter& submitter) {
+    sampler_.forget(submitter);
+    if (submitter_ == &submitter) submitter_ = &nobody_;
+  }
   /// From now on passes publish what the engine counts; its user ends that before anything that `more` uses goes.
   void begin_publishing(EngineTelemetry::Parts parts);
   void end_publishing();
@@ -350,6 +356,11 @@ class Engine {
   using What = telemetry::TraceOperation;
   std::uint64_t count_submission(Flow& flow, What what, std::uint64_t bytes);
   void count_slot(Flow& flow, std::uint32_t slot, What what, std::uint64_t bytes);
+  void count_for_submitter(What what, std::uint64_t bytes) {
+    Submitter::Count& count = submitter_->of(what);
+    ++count.operations;
+    count.bytes += bytes;
+  }
   [[gnu::noinline, gnu::cold]] void note_submission(const Flow& flow, std::uint64_t number, What what,
                                                     std::uint64_t bytes);
   [[gnu::noinline, gnu::cold]] void note_slot(const Flow& flow, std::uint32_t slot, What what, std::uint64_t bytes);
@@ -599,6 +610,8 @@ class Engine {
   std::unique_ptr<EngineTelemetry> telemetry_;
   std::int64_t publish_at_ = INT64_MAX;
   LatencySampler sampler_;
+  Submitter nobody_;  ///< of what no user has claimed
+  Submitter* submitter_ = &nobody_;
   EngineTrace trace_;
 
   Waiting waiting_;

@@ -50,7 +50,7 @@ std::int64_t EngineTelemetry::publish(const Engine& engine) {
   for (const auto& route : engine.registry().routes()) {
     for (const Link& link : route->links) in_flight[link.rail()] += link.bytes_in_flight();
     publish_links(*route);
-    for (const Flow* flow : route->flows) {
+    for (Flow* const flow : route->flows) {
       queued += flow->sender.queued();
       publish_flow(*flow);
     }
@@ -122,7 +122,7 @@ void EngineTelemetry::publish_rails(const WorldStatistics& statistics, const std
   }
 }
 
-void EngineTelemetry::publish_links(const Route& route) {
+void EngineTelemetry::publish_links(Route& route) {
   const auto [at, made] = routes_.try_emplace(&route);
   OfRoute& of = at->second;
   of.seen = publishes_;
@@ -138,8 +138,9 @@ void EngineTelemetry::publish_links(const Route& route) {
     }
   }
   for (std::size_t i = 0; i < route.links.size(); ++i) {
-    const Link& link = route.links[i];
+    Link& link = route.links[i];
     telemetry::Record& record = of.links[i];
+    link.chunk_latency = record.histogram(on_link::chunk_latency, on_link::chunk_latency);
     record.set(on_link::bytes_delivered, link.delivered());
     record.set(on_link::bytes_in_flight, link.bytes_in_flight());
     record.set(on_link::frames_in_flight, std::uint64_t{link.frames_in_flight()});
@@ -150,7 +151,7 @@ void EngineTelemetry::publish_links(const Route& route) {
   }
 }
 
-void EngineTelemetry::publish_flow(const Flow& flow) {
+void EngineTelemetry::publish_flow(Flow& flow) {
   const auto [at, made] = flows_.try_emplace(&flow);
   OfFlow& of = at->second;
   of.seen = publishes_;
@@ -162,6 +163,7 @@ void EngineTelemetry::publish_flow(const Flow& flow) {
         {{"context", parts_.context}, {"peer", flow.route->who}, {"flow", fmt::format("{}", flow.id)}});
   }
   const auto relaxed = [](const auto& value) { return value.load(std::memory_order_relaxed); };
+  flow.latency = of.record.histogram(on_flow::latency, on_flow::latency);
   of.record.set(on_flow::operations_submitted, flow.submitted);
   of.record.set(on_flow::operations_completed, relaxed(flow.completed));
   of.record.set(on_flow::operations_outstanding, relaxed(flow.outstanding));
@@ -171,6 +173,14 @@ void EngineTelemetry::publish_flow(const Flow& flow) {
   of.record.set(on_flow::credits, word(flow.sender.credits()));
   of.record.set(on_flow::bytes_in_flight, flow.bytes_in_flight);
   of.record.set(on_flow::failed, std::uint64_t{relaxed(flow.failed)});
+}
+
+void EngineTelemetry::chunk_took(const Link& link, std::uint64_t nanoseconds) {
+  if (link.chunk_latency != nullptr) telemetry::count_in<telemetry::Octaves>(link.chunk_latency, nanoseconds);
+  auto* const of_rail = link.rail() < rails_.size()
+                            ? rails_[link.rail()].histogram(on_rail::chunk_latency, on_rail::chunk_latency)
+                            : nullptr;
+  if (of_rail != nullptr) telemetry::count_in<telemetry::Octaves>(of_rail, nanoseconds);
 }
 
 void EngineTelemetry::begin_wait(telemetry::Waiting what, int peer) {

@@ -17,6 +17,7 @@
 namespace railyard::transport {
 
 class Engine;
+class Link;
 struct Flow;
 struct Route;
 
@@ -38,6 +39,7 @@ class EngineTelemetry {
 
   /// Returns when it wants to be called again.
   std::int64_t publish(const Engine& engine);
+  void chunk_took(const Link& link, std::uint64_t nanoseconds);
   /// Nothing has changed between the last two: whoever sleeps may sleep on.
   bool settled() const { return settled_; }
   telemetry::Record& context() { return context_; }
@@ -64,8 +66,8 @@ class EngineTelemetry {
   };
   void publish_context(const Engine& engine, const WorldStatistics& from, std::uint64_t queued);
   void publish_rails(const WorldStatistics& statistics, const std::vector<std::uint64_t>& in_flight);
-  void publish_links(const Route& route);
-  void publish_flow(const Flow& flow);
+  void publish_links(Route& route);
+  void publish_flow(Flow& flow);
 
   Parts parts_;
   telemetry::Record context_;

@@ -47,7 +47,8 @@ telemetry::TraceRecord EngineTrace::begin_record(Kind kind) const {
 }
 
 /// The operations of a channel's flow are its protocol: its sends and receives are shown instead.
-void EngineTrace::submitted(const Flow& flow, std::uint64_t number, What what, std::uint64_t bytes) const {
+void EngineTrace::submitted(const Flow& flow, std::uint64_t number, What what, std::uint64_t bytes,
+                            std::uint64_t submitter) const {
   if (!on() || flow.inbox != nullptr) return;
   auto made = begin_record(Kind::submitted);
   made.detail = static_cast<std::uint8_t>(what);
@@ -55,10 +56,12 @@ void EngineTrace::submitted(const Flow& flow, std::uint64_t number, What what, s
   made.peer = flow.peer;
   made.id = number;
   made.bytes = bytes;
+  made.submitter = submitter;
   trace_->record(made);
 }
 
-void EngineTrace::slot_taken(const Flow& flow, std::uint64_t number, What what, std::uint64_t bytes) const {
+void EngineTrace::slot_taken(const Flow& flow, std::uint64_t number, What what, std::uint64_t bytes,
+                             std::uint64_t submitter) const {
   if (!on()) return;
   auto made = begin_record(Kind::slot_taken);
   made.detail = static_cast<std::uint8_t>(what);
@@ -66,6 +69,7 @@ void EngineTrace::slot_taken(const Flow& flow, std::uint64_t number, What what, 
   made.peer = flow.peer;
   made.id = number;
   made.bytes = bytes;
+  made.submitter = submitter;
   trace_->record(made);
 }
 
@@ -150,12 +154,13 @@ void EngineTrace::message_ended(const void* id, std::uint64_t bytes, bool failed
   trace_->record(made);
 }
 
-void EngineTrace::direct(int peer, What what, std::uint64_t bytes, std::int64_t began) const {
+void EngineTrace::direct(int peer, What what, std::uint64_t bytes, std::int64_t began, std::uint64_t submitter) const {
   auto made = begin_record(Kind::direct);
   made.detail = static_cast<std::uint8_t>(what);
   made.peer = peer;
   made.bytes = bytes;
   made.more = static_cast<std::uint64_t>(made.time - began);
+  made.submitter = submitter;
   trace_->record(made);
 }
 

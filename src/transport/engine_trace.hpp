@@ -31,8 +31,9 @@ class EngineTrace {
   // ---- With the progress lock held ----
 
   /// Asked for when the sampler is due, which it always is while there is a trace.
-  void submitted(const Flow& flow, std::uint64_t number, What what, std::uint64_t bytes) const;
-  void slot_taken(const Flow& flow, std::uint64_t number, What what, std::uint64_t bytes) const;
+  void submitted(const Flow& flow, std::uint64_t number, What what, std::uint64_t bytes, std::uint64_t submitter) const;
+  void slot_taken(const Flow& flow, std::uint64_t number, What what, std::uint64_t bytes,
+                  std::uint64_t submitter) const;
   void completed(const Flow& flow, std::uint64_t number) const {
     if (on()) [[unlikely]]
       note_completed(flow, number);
@@ -68,7 +69,7 @@ class EngineTrace {
   void message_begun(const Flow* flow, What what, const void* id, std::uint64_t bytes, std::int64_t time) const;
   void message_ended(const void* id, std::uint64_t bytes, bool failed) const;
   /// An operation that its call did by itself.
-  void direct(int peer, What what, std::uint64_t bytes, std::int64_t began) const;
+  void direct(int peer, What what, std::uint64_t bytes, std::int64_t began, std::uint64_t submitter) const;
   std::int64_t now() const { return clock_->now(); }
 
  private:

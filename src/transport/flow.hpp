@@ -119,6 +119,10 @@ struct Flow {
   bool leaving = false;              ///< the peer has said goodbye
   std::uint32_t leave_sequence = 0;  ///< all that it sent before it did
 
+  /// How long its operations take: histograms of its own record and of its inbox's; null: nothing is published.
+  std::atomic<std::uint64_t>* latency = nullptr;
+  std::atomic<std::uint64_t>* inbox_latency = nullptr;
+
   // Membership in the engine's lists.
   bool in_active = false;
   bool in_reporting = false;

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/clock.hpp"
-#include "telemetry/store.hpp"
+#include "transport/submitter.hpp"
 
 namespace railyard::transport {
 
@@ -33,21 +33,31 @@ class LatencySampler {
   /// Whether the operation that is being submitted is the one to sample: asked once for each.
   bool due() { return --next_ == 0; }
   /// An operation of the flow's sequence.
-  void submitted(const Flow& flow, std::uint64_t number, Kind kind) { begin(sequenced_, &flow, number, kind); }
+  void submitted(const Flow& flow, std::uint64_t number, Kind kind, const Submitter& submitter) {
+    begin(sequenced_, {&flow, number, 0, kind, 0, &submitter});
+  }
   void completed(const Flow& flow, std::uint64_t number) {
     if (sequenced_.what == &flow && number >= sequenced_.number) [[unlikely]]
-      end(sequenced_);
+      end(sequenced_, &flow);
   }
   /// One that completes out of sequence.
-  void took(std::uint32_t slot, const void* slots, Kind kind) { begin(in_slot_, slots, slot, kind); }
-  void ended(std::uint32_t slot) {
+  void took(std::uint32_t slot, const void* slots, Kind kind, const Submitter& submitter) {
+    begin(in_slot_, {slots, slot, 0, kind, 0, &submitter});
+  }
+  /// `flow`: whose it was.
+  void ended(std::uint32_t slot, const Flow* flow) {
     if (in_slot_.what != nullptr && in_slot_.number == slot) [[unlikely]]
-      end(in_slot_);
+      end(in_slot_, flow);
   }
 
   /// It will never end.
   void forget(std::uint32_t slot) {
     if (in_slot_.number == slot) in_slot_.what = nullptr;
+  }
+  /// It goes: what is under way of it is not its any more.
+  void forget(const Submitter& submitter) {
+    for (Sample* sample : {&sequenced_, &in_slot_})
+      if (sample->submitter == &submitter) sample->submitter = nullptr;
   }
 
   /// Now and then: the next one is sampled, however few there are; and what did not end in all that time never will.
@@ -66,20 +76,12 @@ class LatencySampler {
     std::int64_t since = 0;
     Kind kind = Kind::put;
     std::uint32_t refreshed = 0;
+    const Submitter* submitter = nullptr;
   };
 
   // Out of the way: what calls these is short, and mostly does not.
-  [[gnu::noinline, gnu::cold]] void begin(Sample& sample, const void* what, std::uint64_t number, Kind kind) {
-    next_ = every_;
-    if (clock_ == nullptr || sample.what != nullptr) return;
-    sample = {what, number, clock_->now(), kind, 0};
-  }
-  [[gnu::noinline, gnu::cold]] void end(Sample& sample) {
-    sample.what = nullptr;
-    const auto kind = static_cast<std::size_t>(sample.kind);
-    if (clock_ == nullptr || histograms_[kind] == nullptr) return;
-    telemetry::count_in(histograms_[kind], static_cast<std::uint64_t>(clock_->now() - sample.since));
-  }
+  [[gnu::noinline, gnu::cold]] void begin(Sample& sample, const Sample& wanted);
+  [[gnu::noinline, gnu::cold]] void end(Sample& sample, const Flow* flow);
 
   Clock* clock_ = nullptr;  ///< null: nothing is sampled
   std::uint32_t next_ = 0;

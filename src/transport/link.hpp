@@ -1,6 +1,7 @@
 /// Link: one (local rail, remote rail) pair to one peer: what is in flight on it and how fast it delivers (promise 5).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "fabric/rail.hpp"
@@ -114,6 +115,8 @@ class Link {
 
   RateStamp chunk_posted(std::uint64_t bytes, std::int64_t now);
   void chunk_delivered(std::uint64_t bytes, const RateStamp& stamp, std::int64_t now);
+  /// How long its chunks take: a histogram of its record; null: nothing is published.
+  std::atomic<std::uint64_t>* chunk_latency = nullptr;
   /// A chunk that will never be delivered.
   void chunk_dropped(std::uint64_t bytes) { bytes_in_flight_ -= bytes; }
   std::uint64_t delivered() const { return delivered_; }

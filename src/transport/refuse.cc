@@ -165,8 +165,9 @@ void Engine::note_failure(Flow& flow, std::uint64_t number, std::uint32_t sequen
 void Engine::end_slot(std::uint32_t slot, FailureCause cause) {
   if (cause != FailureCause::none) any_failed_.store(true, std::memory_order_release);
   trace_.slot_ended(slots_.number(slot), static_cast<std::uint8_t>(cause));
+  const Flow* const flow = slots_.content(slot).flow;
   slots_.finish(slot, cause);
-  sampler_.ended(slot);
+  sampler_.ended(slot, flow);
 }
 
 // ---- What fails at the origin ----

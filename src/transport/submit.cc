@@ -24,25 +24,30 @@ void Engine::count_outstanding(Flow& flow, std::int64_t change) {
 std::uint64_t Engine::count_submission(Flow& flow, What what, std::uint64_t bytes) {
   count_outstanding(flow, 1);
   const std::uint64_t number = ++flow.submitted;
+  count_for_submitter(what, bytes);
   if (sampler_.due()) [[unlikely]]
     note_submission(flow, number, what, bytes);
   return number;
 }
 
 void Engine::note_submission(const Flow& flow, std::uint64_t number, What what, std::uint64_t bytes) {
-  sampler_.submitted(flow, number, flow.inbox != nullptr ? Sampled::message : Sampled::put);
-  trace_.submitted(flow, number, what, bytes);
+  const Sampled sampled = flow.inbox != nullptr  ? Sampled::message
+                          : what == What::atomic ? Sampled::atomic
+                                                 : Sampled::put;
+  sampler_.submitted(flow, number, sampled, *submitter_);
+  trace_.submitted(flow, number, what, bytes, submitter_->number);
 }
 
 void Engine::count_slot(Flow& flow, std::uint32_t slot, What what, std::uint64_t bytes) {
+  count_for_submitter(what, bytes);
   if (sampler_.due()) [[unlikely]]
     note_slot(flow, slot, what, bytes);
 }
 
 void Engine::note_slot(const Flow& flow, std::uint32_t slot, What what, std::uint64_t bytes) {
   const Sampled sampled = what == What::get ? Sampled::get : what == What::atomic ? Sampled::atomic : Sampled::put;
-  sampler_.took(slot, &slots_, sampled);
-  trace_.slot_taken(flow, slots_.number(slot), what, bytes);
+  sampler_.took(slot, &slots_, sampled, *submitter_);
+  trace_.slot_taken(flow, slots_.number(slot), what, bytes, submitter_->number);
 }
 
 void Engine::activate(Flow& flow) {

@@ -22,7 +22,7 @@ void WindowState::put_traced(const DirectPart& part, const Put& request) {
 
 void WindowState::note_direct(int rank, transport::EngineTrace::What what, std::size_t bytes,
                               std::int64_t began) const {
-  engine_.trace().direct(peer(rank), what, bytes, began);
+  engine_.trace().direct(peer(rank), what, bytes, began, use_.number());
 }
 
 bool WindowState::atomic_directly(const DirectPart& part, std::size_t offset, std::uint8_t code,

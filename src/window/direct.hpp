@@ -22,8 +22,9 @@ inline constexpr std::uint32_t kWork = 2;
 inline constexpr std::size_t kBytesPerLook = 1024;
 
 [[gnu::always_inline]] inline void WindowState::used_directly(DirectUse::What what, std::size_t bytes) {
-  DirectUse::Line& line = base_.direct_use.mine();
-  base_.direct_use.count(line, what, bytes);
+  DirectUse& use = use_.direct();
+  DirectUse::Line& line = use.mine();
+  use.count(line, what, bytes);
   const std::size_t work = kWork + std::min<std::size_t>(bytes / kBytesPerLook, UINT16_MAX);
   if (line.pace.spend(static_cast<std::uint32_t>(work))) engine_.pass(line.pace);
 }

@@ -1,5 +1,5 @@
-/// What the threads of this process did on peers' memory by themselves. Counted without a locked instruction, which
-/// would wait for the stores before it: each of the first threads has a line of its own.
+/// What the threads of this process did on peers' memory by themselves, by way of one window. Counted without a locked
+/// instruction, which would wait for the stores before it: each of the first threads has a line of its own.
 #pragma once
 
 #include <array>
@@ -33,12 +33,13 @@ class DirectUse {
     add(line, line.operations[index], 1);
     if (bytes != 0) add(line, line.bytes[index], bytes);
   }
-  void report(WorldStatistics& statistics) const;
+  void add_to(WorldStatistics& statistics) const;
 
  private:
   static constexpr std::size_t kLines = 64;
   static constexpr std::size_t kUnknown = SIZE_MAX;
   static std::size_t next_line();
+  static inline std::atomic<std::size_t> threads{0};  ///< that have counted anywhere
   // Initial-exec: found by one load; the other models call a function for it.
   [[gnu::tls_model("initial-exec")]] static inline thread_local std::size_t line_of_thread = kUnknown;
 

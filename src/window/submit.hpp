@@ -21,6 +21,7 @@ Result<void> WindowState::submit(const char* call, int rank, Attempt&& attempt) 
       error = in_our_terms((*flow)->error.copy());
       return Outcome::broken;
     }
+    engine_.submits(use_.submitter());
     return attempt(**flow) ? Outcome::done : Outcome::full;
   };
   Outcome outcome = once();

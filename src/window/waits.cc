@@ -229,7 +229,7 @@ std::optional<std::uint64_t> WindowState::await_shortly(const SignalCondition& c
   const std::uint64_t& word = signals()[condition.index];
   std::uint64_t held = 0;
   const auto met = [&] { return compares(held = load_word(word), condition.comparison, condition.value); };
-  return base_.direct_use.mine().pace.spin(met) ? std::optional(held) : std::nullopt;
+  return use_.direct().mine().pace.spin(met) ? std::optional(held) : std::nullopt;
 }
 
 Error WindowState::bad_conditions(const char* call, std::span<const SignalCondition> conditions) const {

@@ -120,6 +120,7 @@ HeapLayout::HeapLayout(std::uint64_t data, std::uint64_t signals, std::uint64_t 
 
 void WindowState::shut(bool together) {
   const transport::ProgressGuard hold(engine_.progress_lock());
+  base_.remove_window(use_);
   if (exposed_region_id_ != 0) engine_.conceal(exposed_region_id_);
   if (barrier_exposed_region_id_ != 0) engine_.conceal(barrier_exposed_region_id_);
   exposed_region_id_ = barrier_exposed_region_id_ = 0;
@@ -238,6 +239,7 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
   }
 
   const transport::ProgressGuard hold(engine_.progress_lock());
+  use_.bytes = exposed_region_.memory.size();
   if (!exposed_region_.memory.empty()) {
     auto region =
         memory::Region::open(engine_.rails(), exposed_region_.memory, {.remote = true, .bulk = !native_atomics_});
@@ -297,6 +299,7 @@ void WindowState::reach_directly(int rank, const memory::HeapName& name, bool si
   part->heap = std::move(*heap);
   peer.direct = part.get();
   direct_parts_.push_back(std::move(part));
+  use_.expect_direct();
   has_direct_peers_ = true;
 }
 

@@ -90,7 +90,9 @@ class Blocks;
 
 class WindowState {
  public:
-  explicit WindowState(WorldState& world) : world_(world), base_(world.base()), engine_(*world.engine) {}
+  explicit WindowState(WorldState& world) : world_(world), base_(world.base()), engine_(*world.engine) {
+    base_.add_window(use_);
+  }
   ~WindowState() { shut(); }
 
   /// Makes this rank's part. Local.
@@ -228,7 +230,7 @@ class WindowState {
   template <typename Done>
   bool wait_for_word(Done&& done, std::int64_t nanoseconds) {
     if (!has_direct_peers_) return engine_.wait_until(done, nanoseconds, sleepers_);
-    return engine_.wait_for_word(done, nanoseconds, base_.direct_use.mine().pace, sleepers_);
+    return engine_.wait_for_word(done, nanoseconds, use_.direct().mine().pace, sleepers_);
   }
   std::optional<std::uint64_t> await_shortly(const SignalCondition& condition);
   bool makes_sense(const SignalCondition& condition) {
@@ -352,6 +354,7 @@ class WindowState {
   WorldState& world_;
   WorldState& base_;  ///< what a sub-world shares with the world it came from
   transport::Engine& engine_;
+  WindowUse use_;
   std::shared_ptr<Storage> storage_;
   std::shared_ptr<memory::Region> region_;
   transport::ExposedRegion exposed_region_;

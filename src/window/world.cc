@@ -19,6 +19,10 @@ namespace railyard {
 WorldState::~WorldState() {
   if (opened) owned_bootstrap.reset();  // has a window
   progress_thread_.reset();
+  if (engine != nullptr && !opened) {
+    const transport::ProgressGuard hold(engine->progress_lock());
+    engine->end_publishing();  // what it publishes last is of this object
+  }
   engine.reset();  // before the clock and the directory it uses
 }
 
@@ -28,8 +32,38 @@ void WorldState::begin_publishing(const Settings& settings) {
   store->set_rank(rank, size);
   const std::string name = fmt::format("world {}", store->next_context());
   const transport::ProgressGuard hold(engine->progress_lock());
-  engine->begin_publishing({std::move(store), name, settings.summary == "1",
-                            [this](WorldStatistics& statistics) { direct_use.report(statistics); }});
+  engine->begin_publishing({std::move(store), name, settings.summary == "1", [this](WorldStatistics& statistics) {
+                              add_direct_use(statistics);
+                              publish_windows();
+                            }});
+}
+
+void WorldState::add_window(WindowUse& window) {
+  const transport::ProgressGuard hold(engine->progress_lock());
+  window.set_number(++windows_made_);
+  windows_.push_back(&window);
+}
+
+void WorldState::remove_window(WindowUse& window) {
+  if (std::erase(windows_, &window) == 0) return;
+  window.add_direct(closed_windows_);
+  engine->forget(window.submitter());
+  window.end_publishing();
+}
+
+void WorldState::add_direct_use(WorldStatistics& statistics) const {
+  statistics.direct_puts += closed_windows_.direct_puts;
+  statistics.direct_gets += closed_windows_.direct_gets;
+  statistics.direct_atomics += closed_windows_.direct_atomics;
+  statistics.direct_bytes_put += closed_windows_.direct_bytes_put;
+  statistics.direct_bytes_got += closed_windows_.direct_bytes_got;
+  for (const WindowUse* window : windows_) window->add_direct(statistics);
+}
+
+void WorldState::publish_windows() {
+  transport::EngineTelemetry* const telemetry = engine->telemetry();
+  if (telemetry == nullptr) return;  // the first publish, before there are any
+  for (WindowUse* window : windows_) window->publish(telemetry->store(), telemetry->name());
 }
 
 void WorldState::begin_tracing(const Settings& settings) {
@@ -230,7 +264,7 @@ Result<void> World::barrier(Deadline deadline) {
 WorldStatistics World::statistics() const {
   const transport::ProgressGuard hold(state_->engine->progress_lock());
   WorldStatistics statistics = state_->engine->statistics();
-  state_->base().direct_use.report(statistics);
+  state_->base().add_direct_use(statistics);
   return statistics;
 }
 

@@ -12,7 +12,7 @@
 #include "transport/directory.hpp"
 #include "transport/engine.hpp"
 #include "transport/progress_thread.hpp"
-#include "window/direct_use.hpp"
+#include "window/window_use.hpp"
 
 namespace railyard {
 
@@ -48,6 +48,13 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   void add_sleepers(transport::Sleepers* of_window);
   void remove_sleepers(transport::Sleepers* of_window);
 
+  /// What the windows of this world and of its sub-worlds do.
+  void add_window(WindowUse& window);
+  /// With the progress lock held. What it did past the engine stays in the world's statistics.
+  void remove_window(WindowUse& window);
+  /// With the progress lock held.
+  void add_direct_use(WorldStatistics& statistics) const;
+
   std::shared_ptr<WorldState> opened;  ///< a sub-world's: the world that was opened
   std::vector<int> members;            ///< a sub-world's: by rank, the engine's name for it
   std::unique_ptr<Bootstrap> owned_bootstrap;
@@ -58,7 +65,6 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   int size = 1;
   std::shared_ptr<transport::Engine> engine;
   bool shares_memory = false;  ///< windows lie where peers on this host can map them; never in an assembled world
-  DirectUse direct_use;
   /// Copies of this process to itself, where memory of a GPU takes part.
   std::mutex copies_mutex;
   fabric::DeviceCopies copies{1};
@@ -67,13 +73,17 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
 
  private:
   void disarm();
+  void publish_windows();
 
   // With the progress lock held, but for the opening.
   Fd readable_;  ///< an epoll set of the rails, the engine's bell and the alarm
   Fd alarm_;
   bool armed_ = false;
   std::vector<transport::Sleepers*> sleepers_;  ///< of every window; an armed event loop is one in each
-  bool refused_ = false;                        ///< the last `arm` asked for a pass first
+  std::vector<WindowUse*> windows_;
+  std::uint64_t windows_made_ = 0;
+  WorldStatistics closed_windows_;  ///< what they did past the engine
+  bool refused_ = false;            ///< the last `arm` asked for a pass first
   std::unique_ptr<transport::ProgressThread> progress_thread_;
 };
 

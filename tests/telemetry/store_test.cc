@@ -233,13 +233,18 @@ TEST_F(StoreTest, OffIsOff) {
 TEST_F(StoreTest, AFullFileDropsAndCounts) {
   const auto store = Store::open(folder_);
   std::vector<Record> records;
-  for (std::uint32_t i = 0; i < kMostRecords + 10; ++i)
+  std::uint32_t words = 0;
+  for (const Field& field : schema(Group::flow).fields) words += words_of(field);
+  const std::uint32_t most = std::min(kMostRecords, kMostWords / words);
+  for (std::uint32_t i = 0; i < most + 10; ++i)
     records.push_back(store->add(Group::flow, {{"flow", std::to_string(i)}}));
+  EXPECT_GE(most, 700U) << "what the documents say there is room for";
+  EXPECT_TRUE(records[most - 1]);
   EXPECT_FALSE(records.back());
   for (Record& record : records) record.set(flow_field::failed, std::uint64_t{1});
   auto seen = read(store->copy());
   ASSERT_TRUE(seen);
-  EXPECT_EQ(seen->records.size(), kMostRecords);
+  EXPECT_EQ(seen->records.size(), most);
   EXPECT_EQ(seen->dropped, 10U);
   records.clear();
   const auto again = store->add(Group::flow, {{"flow", "again"}});
@@ -287,6 +292,19 @@ TEST(Buckets, HoldWhatTheySay) {
     ASSERT_GE(value, bucket == 0 ? 0 : Buckets::end_of(bucket - 1)) << value;
   }
   EXPECT_EQ(Buckets::of(UINT64_MAX), Buckets::kCount - 1);
+}
+
+TEST(Buckets, OctavesHoldWhatTheySay) {
+  for (std::uint64_t value = 0; value < 100'000; ++value) {
+    const std::uint32_t bucket = Octaves::of(value);
+    ASSERT_LT(bucket, Octaves::kCount);
+    ASSERT_LT(value, Octaves::end_of(bucket)) << value;
+    ASSERT_GE(value, bucket == 0 ? 0 : Octaves::end_of(bucket - 1)) << value;
+  }
+  EXPECT_EQ(Octaves::of(UINT64_MAX), Octaves::kCount - 1);
+  Distribution times{2, 0, std::vector<std::uint64_t>(Octaves::kCount)};
+  times.buckets[Octaves::of(1000)] = 2;
+  EXPECT_EQ(times.percentile(0.5), 1024U);
 }
 
 TEST(Buckets, PercentilesAreKnownToAQuarter) {

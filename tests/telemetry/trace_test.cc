@@ -177,7 +177,7 @@ TEST_F(TraceTest, ThreadsRecordWhileSomebodyReads) {
       // Every field of a record is the same number.
       for (std::uint64_t i = 1; i < 20000; ++i) {
         TraceRecord made = record(TraceKind::submitted, static_cast<std::int64_t>(i), i, i);
-        made.more = made.reserved = i;
+        made.more = made.submitter = i;
         trace->record(made);
       }
       --left;

@@ -41,6 +41,18 @@ class Publisher {
       auto link = store->add(telemetry::Group::link, {{"context", "world 0"}, {"peer", "rank 3"}, {"rail", "0"}});
       auto flow = store->add(telemetry::Group::flow, {{"context", "world 0"}, {"peer", "rank 3"}, {"flow", "3"}});
       auto channel = store->add(telemetry::Group::channel, {{"context", "world 0"}, {"peer", "rank 3"}, {"flow", "3"}});
+      auto window = store->add(telemetry::Group::window, {{"context", "world 0"}, {"window", "7"}});
+      window.set(telemetry::window_field::puts, std::uint64_t{5151});
+      namespace of = telemetry;
+      const auto once = [](telemetry::Record& record, std::uint32_t field, std::uint32_t first) {
+        telemetry::count_in<telemetry::Octaves>(record.histogram<telemetry::Octaves>(field, first), 3000);
+      };
+      once(rail, of::rail_field::chunk_latency, of::rail_field::chunk_latency);
+      once(link, of::link_field::chunk_latency, of::link_field::chunk_latency);
+      once(flow, of::flow_field::latency, of::flow_field::latency);
+      once(channel, of::channel_field::latency, of::channel_field::latency);
+      for (std::uint32_t field = of::window_field::put_latency; field < of::window_field::count; ++field)
+        once(window, field, of::window_field::put_latency);
       rail.set(telemetry::rail_field::bytes_sent, std::uint64_t{123456789});
       context.set(telemetry::context_field::operations_completed, std::uint64_t{4242});
       context.set(telemetry::context_field::waiting, std::uint64_t{3});
@@ -109,6 +121,12 @@ TEST(Top, ShowsARunningProcess) {
   EXPECT_EQ(process["rail"].array()[0]["bytes_sent"].number(), 123456789);
   EXPECT_EQ(process["rail"].array()[0]["bytes_sent_per_second"].number(), 0);
   EXPECT_EQ(process["context"].array()[0]["put_latency"]["count"].number(), 100);
+  EXPECT_EQ(process["window"].array()[0]["puts"].number(), 5151);
+  // 3000 ns lie between two powers of two.
+  EXPECT_EQ(process["window"].array()[0]["get_latency"]["p99"].number(), 4096);
+  const Outcome windows =
+      railyard_command({"top", "--once", "--interval", "0", "--directory", scratch.file(""), "--show", "windows"});
+  EXPECT_THAT(windows.output, AllOf(HasSubstr("window"), HasSubstr("5151"), HasSubstr("4.10 us")));
 }
 
 TEST(Top, ShowsAKilledProcessUntilItIsCleanedAway) {
@@ -156,9 +174,9 @@ TEST(Export, EveryLineIsOneAndEveryFieldIsThere) {
   ASSERT_EQ(text.exit_code, 0) << text.errors;
   const auto names = metrics_in(text.output);
   std::size_t fields = 0;
-  for (const auto& group : telemetry::schema()) fields += group.fields.size();
-  // A histogram is three.
-  EXPECT_EQ(names.size(), fields + 2 * 4 + 2);
+  for (const auto& group : telemetry::schema())
+    for (const auto& field : group.fields) fields += field.kind != telemetry::Kind::histogram ? 1 : 3;
+  EXPECT_EQ(names.size(), fields + 2);
   EXPECT_TRUE(names.contains("railyard_rail_bytes_sent_total"));
   EXPECT_THAT(text.output, HasSubstr(R"(device="tcp \"x\\y"} 123456789)"));
   EXPECT_THAT(text.output, HasSubstr("put_latency_seconds_count{"));
@@ -186,6 +204,48 @@ TEST(Export, TheDashboardUsesMetricsThatThereAre) {
     }
   }
   EXPECT_GE(used, 15U);
+}
+
+/// Labels that the dashboard groups and filters by: Prometheus adds `instance`; the rest must be in what is exported.
+TEST(Export, TheDashboardUsesLabelsThatThereAre) {
+  const ScratchFolder scratch;
+  const Publisher running(scratch.file(""));
+  const std::string exported = railyard_command({"export", "--prometheus", "--directory", scratch.file("")}).output;
+  const auto dashboard = JsonReader::read(read_file(std::string(RAILYARD_SOURCE_DIR) + "/tools/grafana/railyard.json"));
+  ASSERT_TRUE(dashboard);
+  // Every line of a metric has the label, so one that has it is enough.
+  const auto has = [&](const std::string& metric, const std::string& label) {
+    std::istringstream in(exported);
+    for (std::string line; std::getline(in, line);)
+      if (line.starts_with(metric + "{"))
+        return line.find("{" + label + "=\"") != std::string::npos ||
+               line.find("," + label + "=\"") != std::string::npos;
+    return false;
+  };
+  constexpr std::string_view kNameSymbols = "abcdefghijklmnopqrstuvwxyz_";
+  std::size_t used = 0;
+  for (const Json& panel : (*dashboard)["panels"].array()) {
+    for (const Json& target : panel["targets"].array()) {
+      const std::string& expression = target["expr"].text();
+      const std::size_t name = expression.find("railyard_");
+      const std::string metric = expression.substr(name, expression.find_first_not_of(kNameSymbols, name) - name);
+      const std::size_t by = expression.find("by (");
+      if (by == std::string::npos) continue;
+      std::istringstream labels(expression.substr(by + 4, expression.find(')', by) - by - 4));
+      for (std::string label; std::getline(labels >> std::ws, label, ',');) {
+        if (label == "instance") continue;
+        EXPECT_TRUE(has(metric, label)) << label << " of " << metric << " in " << panel["title"].text();
+        ++used;
+      }
+      // What the legend shows is left after the sum.
+      const std::string& legend = target["legendFormat"].text();
+      for (std::size_t at = legend.find("{{"); at != std::string::npos; at = legend.find("{{", at + 2)) {
+        const std::string label = legend.substr(at + 2, legend.find("}}", at) - at - 2);
+        EXPECT_THAT(expression, HasSubstr(label)) << panel["title"].text();
+      }
+    }
+  }
+  EXPECT_GE(used, 4U);
 }
 
 std::string http_get(int port, const std::string& request) {

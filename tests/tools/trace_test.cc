@@ -32,9 +32,46 @@ struct Contents {
   int direct = 0;
   int unfinished = 0;
   std::set<double> processes;
+  std::set<double> windows;
 };
 
+/// What every event of the format needs, whatever it says: chrome://tracing leaves out what lacks it, without a word.
+void check_form(const Json& trace) {
+  std::set<double> processes;
+  std::set<double> named_processes;
+  std::set<std::pair<double, double>> tracks;
+  std::set<std::pair<double, double>> named_tracks;
+  for (const Json& event : trace["traceEvents"].array()) {
+    const auto& fields = event.object();
+    const std::string& phase = event["ph"].text();
+    ASSERT_EQ(phase.size(), 1U);
+    for (const char* wanted : {"pid", "name"}) ASSERT_TRUE(fields.count(wanted)) << wanted << " in " << phase;
+    EXPECT_FALSE(event["name"].text().empty());
+    const double pid = event["pid"].number();
+    processes.insert(pid);
+    if (phase == "M") {
+      EXPECT_TRUE(event["args"].object().count("name") + event["args"].object().count("sort_index") == 1);
+      if (event["name"].text() == "process_name") named_processes.insert(pid);
+      if (event["name"].text() == "thread_name") named_tracks.emplace(pid, event["tid"].number());
+      continue;
+    }
+    ASSERT_TRUE(fields.count("ts")) << phase;
+    if (phase == "C") {
+      ASSERT_FALSE(event["args"].object().empty());
+      for (const auto& [name, value] : event["args"].object()) EXPECT_GE(value.number(), 0) << name;
+      continue;
+    }
+    ASSERT_TRUE(phase == "b" || phase == "e" || phase == "i") << phase;
+    tracks.emplace(pid, event["tid"].number());
+    ASSERT_TRUE(fields.count("cat") == 1 && fields.count(phase == "i" ? "s" : "id") == 1) << phase;
+  }
+  EXPECT_EQ(processes, named_processes);
+  for (const auto& track : tracks)
+    EXPECT_TRUE(named_tracks.contains(track)) << "track " << track.second << " of " << track.first << " has no name";
+}
+
 Contents contents_of(const Json& trace) {
+  check_form(trace);
   Contents seen;
   struct Open {
     std::string name;
@@ -60,6 +97,7 @@ Contents contents_of(const Json& trace) {
       seen.bytes[event["name"].text()] += arguments["bytes"].number();
       seen.direct += static_cast<int>(arguments.object().count("direct"));
       EXPECT_GE(arguments["peer"].number(), 0);
+      if (arguments.object().count("window") != 0) seen.windows.insert(arguments["window"].number());
     } else if (phase == "e") {
       const std::string& id = event["id"].text();
       const auto begun = open.find(id);
@@ -98,6 +136,7 @@ TEST(TraceCommand, ARunOfTwoRanksHasWhatTheProgramDid) {
   EXPECT_EQ(seen.bytes.at("atomic"), 8.0 * (2 * kItems + 2));
   EXPECT_FALSE(seen.operations.contains("put"));
   EXPECT_EQ(seen.unfinished, 0);
+  EXPECT_EQ(seen.windows, std::set<double>{0}) << "it has one";
   EXPECT_GT(seen.segments, 0);
   const auto about = JsonReader::read(read_file(scratch.file("about.json")));
   ASSERT_TRUE(about);

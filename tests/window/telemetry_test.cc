@@ -104,6 +104,86 @@ TEST_F(Telemetry, AgreesWithWhatWasMoved) {
   EXPECT_TRUE(empty()) << "a file outlived its worlds";
 }
 
+/// The records of windows that `which` says, once they have come to that.
+template <typename Which>
+std::vector<const telemetry::RecordInfo*> windows_of(const telemetry::Snapshot& from, Which&& which) {
+  std::vector<const telemetry::RecordInfo*> chosen;
+  for (const auto* window : from.of("window"))
+    if (which(*window)) chosen.push_back(window);
+  return chosen;
+}
+
+TEST_F(Telemetry, EachWindowCountsWhatItWasUsedFor) {
+  constexpr std::size_t kBytes = 256 << 10U;
+  constexpr std::uint64_t kTimes = 70;  // more than one in 64 is timed
+  run_ranks(2, settings(), [&](World& world) {
+    std::vector<std::byte> mine(kBytes);
+    auto first = must(Window::allocate(world, kBytes));
+    auto second = must(Window::allocate(world, 4096));
+    auto unused = must(Window::allocate(world, 64));
+    if (world.rank() == 0) {
+      for (std::uint64_t i = 0; i < kTimes; ++i) {
+        must(first.put(1, 0, mine.data(), kBytes));
+        must(second.put_signal(1, 0, mine.data(), 16, {0, 1}));
+        must(second.signal(1, {1, 1}));
+        std::uint64_t before = 0;
+        must(second.wait(must(second.fetch_atomic<std::uint64_t>(1, 64, AtomicOp::add, &before, 1))));
+        must(first.wait(must(first.get(1, 0, mine.data(), 512))));
+      }
+      must(first.quiet());
+      telemetry::Snapshot seen;
+      // Rank 1 is in this process, too, and only signals.
+      const auto used = [&](const auto& window) { return seen.value(window, "puts") != 0; };
+      std::vector<const telemetry::RecordInfo*> windows;
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      do {
+        world.progress();
+        seen = look();
+        windows = windows_of(seen, used);
+      } while ((windows.size() < 2 || total(seen, "window", "puts") < 2 * kTimes) &&
+               std::chrono::steady_clock::now() < until);
+      EXPECT_EQ(windows.size(), 2U) << "one for each window that was used";
+      if (windows.size() == 2) {
+        const auto& bulk = *windows[seen.value(*windows[0], "bytes") == kBytes ? 0 : 1];
+        const auto& small = *windows[seen.value(*windows[0], "bytes") == kBytes ? 1 : 0];
+        EXPECT_NE(bulk.label("window"), small.label("window"));
+        EXPECT_EQ(seen.value(bulk, "puts"), kTimes);
+        EXPECT_EQ(seen.value(bulk, "bytes_put"), kTimes * kBytes);
+        EXPECT_EQ(seen.value(bulk, "gets"), kTimes);
+        EXPECT_EQ(seen.value(bulk, "bytes_got"), kTimes * 512);
+        EXPECT_EQ(seen.value(bulk, "signals") + seen.value(bulk, "atomics"), 0U);
+        EXPECT_EQ(seen.value(small, "puts"), kTimes);
+        EXPECT_EQ(seen.value(small, "bytes_put"), kTimes * 16);
+        EXPECT_EQ(seen.value(small, "signals"), kTimes);
+        EXPECT_EQ(seen.value(small, "atomics"), kTimes);
+        EXPECT_EQ(seen.value(small, "gets"), 0U);
+        EXPECT_EQ(total(seen, "window", "direct_puts"), 0U);
+        std::uint64_t timed = 0;
+        for (const auto* window : windows)
+          for (const char* field : {"put_latency", "get_latency", "atomic_latency"})
+            timed += seen.distribution(*window, field).count;
+        EXPECT_GT(timed, 0U);
+        // What belongs to the links and flows in between was timed as well.
+        for (const auto& [group, field] :
+             {std::pair("rail", "chunk_latency"), {"link", "chunk_latency"}, {"flow", "latency"}}) {
+          std::uint64_t count = 0;
+          for (const auto* record : seen.of(group)) count += seen.distribution(*record, field).count;
+          EXPECT_GT(count, 0U) << group;
+        }
+      }
+    }
+    must(first.barrier());
+    must(unused.close());
+    must(second.close());
+    must(first.close());
+    if (world.rank() == 0) {
+      world.progress();
+      EXPECT_TRUE(windows_of(look(), [](const auto& window) { return window.label("window") == "2"; }).empty());
+    }
+  });
+  EXPECT_TRUE(empty());
+}
+
 TEST_F(Telemetry, CountsDirectStores) {
   run_processes(
       2,
@@ -126,9 +206,15 @@ TEST_F(Telemetry, CountsDirectStores) {
         }
         EXPECT_EQ(total(seen, "context", "direct_bytes_put"), 512'000U);
         EXPECT_GE(total(seen, "context", "direct_puts"), 1000U);
+        ASSERT_EQ(seen.of("window").size(), 1U);
+        EXPECT_EQ(total(seen, "window", "direct_bytes_put"), 512'000U);
+        EXPECT_EQ(total(seen, "window", "direct_puts"), total(seen, "context", "direct_puts"));
         EXPECT_EQ(seen.rank, world.rank());
         must(window.barrier());
         must(window.close());
+        // What a window did stays in the sums of its world.
+        EXPECT_GE(world.statistics().direct_puts, 1000U);
+        EXPECT_EQ(world.statistics().direct_bytes_put, 512'000U);
       });
   EXPECT_TRUE(empty());
 }

@@ -1,19 +1,10 @@
 /// `railyard doctor`: what on this machine may bite, what it means and what to do.
-#include <arpa/inet.h>
 #include <fmt/core.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <memory>
 
-#include "base/bytes.hpp"
-#include "base/fd.hpp"
 #include "base/ports.hpp"
-#include "bootstrap/open.hpp"
 #include "commands.hpp"
 #include "doctor_checks.hpp"
 #include "json.hpp"
@@ -33,64 +24,6 @@ struct DoctorLine {
   bool all = false;
   std::string json;
 };
-
-/// A listening socket for the time of the checks, and where others find it.
-struct Listening {
-  Fd socket;
-  std::string address;  ///< "10.0.0.1:40123"; empty: there is none
-};
-
-/// The first address that other hosts may know, or loopback where there is no other.
-std::string own_address() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return "127.0.0.1";
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> all(list, &::freeifaddrs);
-  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET || (one->ifa_flags & IFF_LOOPBACK) != 0 ||
-        (one->ifa_flags & IFF_UP) == 0)
-      continue;
-    std::array<char, INET_ADDRSTRLEN> text{};
-    const auto* const address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
-    if (::inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size()) != nullptr) return text.data();
-  }
-  return "127.0.0.1";
-}
-
-/// At a port of RAILYARD_PORTS, so that what the firewall lets through is what is tried.
-Result<Listening> listen_for_peers(const Settings& settings) {
-  constexpr int kBacklog = 128;
-  auto ports = PortRange::parse(settings.ports);
-  if (!ports) return std::move(ports.error());
-  sockaddr_storage name{};
-  name.ss_family = AF_INET;
-  auto socket = listen_within(*ports, name, sizeof(sockaddr_in), kBacklog,
-                              [] { return Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); });
-  if (!socket) return std::move(socket.error());
-  const auto port = ntohs(reinterpret_cast<const sockaddr_in&>(name).sin_port);
-  return Listening{std::move(*socket), fmt::format("{}:{}", own_address(), port)};
-}
-
-/// In a world: every rank tries to connect to every other.
-Result<void> check_ranks(const Settings& settings, int timeout_ms, Findings& out) {
-  auto bootstrap = open_bootstrap(settings);
-  if (!bootstrap) return std::move(bootstrap.error());
-  const auto mine = listen_for_peers(settings);
-  if (!mine) out.push_back({"ports", Verdict::fail, mine.error().message(), "Peers cannot connect to this rank.", ""});
-  ByteWriter told;
-  told.text(mine ? mine->address : std::string());
-  auto all = (*bootstrap)->allgather(told.bytes(), {});
-  if (!all) return std::move(all.error());
-  for (std::size_t rank = 0; rank < all->size(); ++rank) {
-    ByteReader in((*all)[rank]);
-    const std::string address = in.text();
-    if (static_cast<int>(rank) == (*bootstrap)->rank() || !in.done() || address.empty()) continue;
-    Finding finding = check_peer(address, timeout_ms);
-    finding.found = fmt::format("rank {}: {}", rank, finding.found);
-    out.push_back(std::move(finding));
-  }
-  // Nobody closes its socket before all have tried.
-  return (*bootstrap)->barrier({});
-}
 
 std::size_t count(const Findings& findings, Verdict verdict) {
   return static_cast<std::size_t>(std::ranges::count(findings, verdict, &Finding::verdict));
@@ -149,7 +82,7 @@ int run_doctor(const DoctorLine& line) {
     findings.push_back(check_peer(peer, line.timeout_ms, ports ? *ports : PortRange()));
   const bool in_world = host.is_this_host() && parsed && inside_a_world(settings);
   if (in_world) {
-    if (auto met = check_ranks(settings, line.timeout_ms, findings); !met)
+    if (auto met = check_ranks(host, settings, line.timeout_ms, findings); !met)
       findings.push_back({"rendezvous", Verdict::fail, met.error().text(), "The ranks of this job do not meet.",
                           "See the error; RAILYARD_RENDEZVOUS must be an address of rank 0 that all hosts reach"});
   }
@@ -190,7 +123,9 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
   doctor->footer(
       "As a rank of a world (railyard launch, mpirun, or RAILYARD_RANK and RAILYARD_RENDEZVOUS on each host) every "
       "rank\n"
-      "also tries to connect to every other, so that a firewall between hosts shows.\n"
+      "also tries to connect to every other by each of its NICs, so that a firewall between hosts shows, or a NIC "
+      "whose\n"
+      "MTU differs.\n"
       "Examples:\n"
       "  railyard doctor\n"
       "  railyard doctor --all --json -\n"

@@ -65,6 +65,9 @@ void check_variables(const HostFiles& host, Findings& out);
 void check_software(const HostFiles& host, const Settings& settings, Findings& out);
 
 /// Whether a connection to `peer` ("host", "host:port") is let through. `ports`: what rails listen at.
-Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& ports = {});
+/// `from`: the address of ours to connect from; empty: whichever the kernel takes.
+Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& ports = {}, const std::string& from = {});
+/// As a rank of a world: whether all others are reached, by each NIC that rails may use.
+Result<void> check_ranks(const HostFiles& host, const Settings& settings, int timeout_ms, Findings& out);
 
 }  // namespace railyard::tool

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <set>
@@ -84,7 +85,10 @@ void check_shared_memory_size(const HostFiles& host, Findings& out) {
 void check_shared_memory_leftovers(const HostFiles& host, Findings& out) {
   std::vector<std::string> left;
   for (const std::string& name : host.list("dev/shm")) {
-    if (!name.starts_with("railyard-")) continue;
+    // Bells are FIFOs: whoever reads one waits for its owner to ring.
+    std::error_code failure;
+    if (!name.starts_with("railyard-") || !std::filesystem::is_regular_file(host.path("dev/shm/" + name), failure))
+      continue;
     fabric::shm::ObjectHeader header;
     std::ifstream in(host.path("dev/shm/" + name), std::ios::binary);
     if (!in.read(reinterpret_cast<char*>(&header), sizeof header) || header.magic != fabric::shm::kMagic) continue;

@@ -1,4 +1,5 @@
 /// Whether ranks can connect to each other, or a firewall stands between them.
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
@@ -38,9 +39,15 @@ Target parse_peer(const std::string& peer, const PortRange& ports) {
 }
 
 /// 0: connected; else an errno.
-int try_to_connect(const addrinfo& address, int timeout_ms) {
+int try_to_connect(const addrinfo& address, int timeout_ms, const std::string& from) {
   const Fd socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return errno;
+  if (!from.empty()) {
+    sockaddr_in local{};
+    local.sin_family = AF_INET;
+    if (::inet_pton(AF_INET, from.c_str(), &local.sin_addr) != 1) return EINVAL;
+    if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&local), sizeof local) != 0) return errno;
+  }
   if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   pollfd wait{socket.get(), POLLOUT, 0};
@@ -52,7 +59,7 @@ int try_to_connect(const addrinfo& address, int timeout_ms) {
 
 }  // namespace
 
-Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& ports) {
+Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& ports, const std::string& from) {
   const Target target = parse_peer(peer, ports);
   Finding finding{"peer", Verdict::ok, "", "", ""};
   addrinfo hints{};
@@ -63,7 +70,7 @@ Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& por
             "Use an address, or put the name into DNS or /etc/hosts of every host"};
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(list, &::freeaddrinfo);
-  const int code = try_to_connect(*addresses, timeout_ms);
+  const int code = try_to_connect(*addresses, timeout_ms, from);
   const std::string where = fmt::format("{} port {}", target.host, target.port);
   if (code == 0) {
     finding.found = where + " accepts connections";

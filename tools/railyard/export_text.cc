@@ -74,7 +74,7 @@ void add_histogram(Metric& metric, const std::string& name, const std::string& l
   // One bound for each power of two: enough for a quantile, and a quarter of the lines.
   for (std::uint32_t bucket = 0; bucket < times.buckets.size(); ++bucket) {
     sum += times.buckets[bucket];
-    const std::uint64_t end = telemetry::Buckets::end_of(bucket);
+    const std::uint64_t end = times.end_of(bucket);
     if (!std::has_single_bit(end) || end < 128) continue;
     metric.lines += fmt::format("{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, static_cast<double>(end) * 1e-9, sum);
   }

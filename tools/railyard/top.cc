@@ -133,7 +133,7 @@ int run_live(const TopOptions& options, TopView view) {
         view.order = after(view.order, 5);
         continue;
       case 'd':
-        view.detail = after(view.detail, 4);
+        view.detail = after(view.detail, 5);
         continue;
       case 'n':
         view.pid = pid_at(*now, 1, view.pid);
@@ -188,7 +188,8 @@ int run_top(const TopOptions& options) {
   TopView view;
   for (const auto order : {TopOrder::pid, TopOrder::sent, TopOrder::received, TopOrder::operations})
     if (options.sort == to_string(order)) view.order = order;
-  for (const auto detail : {TopDetail::processes, TopDetail::rails, TopDetail::links, TopDetail::latency})
+  for (const auto detail :
+       {TopDetail::processes, TopDetail::rails, TopDetail::links, TopDetail::windows, TopDetail::latency})
     if (options.show == to_string(detail)) view.detail = detail;
   const bool terminal = ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
   if (options.once || !options.json.empty() || !terminal) return run_once(options, view);
@@ -211,7 +212,7 @@ void add_top_command(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"pid", "sent", "received", "operations"}))
       ->capture_default_str();
   top->add_option("--show", line->show, "What is shown of each")
-      ->check(CLI::IsMember({"processes", "rails", "links", "latency"}))
+      ->check(CLI::IsMember({"processes", "rails", "links", "windows", "latency"}))
       ->capture_default_str();
   top->add_option("--file", line->host.file, "This telemetry file alone: of a process that runs or that was killed")
       ->type_name("FILE");

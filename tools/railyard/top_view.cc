@@ -253,6 +253,46 @@ std::string links_table(const std::vector<std::pair<const SeenProcess*, Change>>
   return text + "\n" + flows.text();
 }
 
+std::string windows_table(const std::vector<std::pair<const SeenProcess*, Change>>& all) {
+  constexpr auto kRight = Table::Align::right;
+  Table table({{"process"},
+               {"context"},
+               {"window", kRight},
+               {"part", kRight},
+               {"puts", kRight},
+               {"put", kRight},
+               {"gets", kRight},
+               {"got", kRight},
+               {"signals", kRight},
+               {"atomics", kRight},
+               {"direct", kRight},
+               {"put, 50 %", kRight},
+               {"put, 99 %", kRight}});
+  for (const auto& [process, change] : all) {
+    const Snapshot& now = process->now;
+    for (const RecordInfo* window : now.of("window")) {
+      const auto number = [&, &moved = change](const char* field) {
+        return number_text(moved, moved.rate(*window, field));
+      };
+      // What went past the rails is part of what the window moved.
+      const auto bytes = [&, &moved = change](const char* over_rails, const char* directly) {
+        return rate_text(moved, moved.rate(*window, over_rails) + moved.rate(*window, directly));
+      };
+      const double direct = change.rate(*window, "direct_puts") + change.rate(*window, "direct_gets") +
+                            change.rate(*window, "direct_atomics");
+      const auto times = now.distribution(*window, "put_latency");
+      const auto within = [&](double part) {
+        return times.count == 0 ? std::string("-") : readable_nanoseconds(static_cast<double>(times.percentile(part)));
+      };
+      table.add({who(now), std::string(window->label("context")), std::string(window->label("window")),
+                 readable_bytes(static_cast<double>(now.value(*window, "bytes"))), number("puts"),
+                 bytes("bytes_put", "direct_bytes_put"), number("gets"), bytes("bytes_got", "direct_bytes_got"),
+                 number("signals"), number("atomics"), number_text(change, direct), within(0.5), within(0.99)});
+    }
+  }
+  return table.text();
+}
+
 std::string latency_table(const std::vector<std::pair<const SeenProcess*, Change>>& all) {
   constexpr auto kRight = Table::Align::right;
   Table table({{"process"},
@@ -319,7 +359,7 @@ const char* to_string(TopOrder order) {
   return kNames[static_cast<std::size_t>(order)];
 }
 const char* to_string(TopDetail detail) {
-  static constexpr std::array<const char*, 4> kNames{"processes", "rails", "links", "latency"};
+  static constexpr std::array<const char*, 5> kNames{"processes", "rails", "links", "windows", "latency"};
   return kNames[static_cast<std::size_t>(detail)];
 }
 
@@ -355,6 +395,7 @@ std::string top_text(const SeenHost& before, const SeenHost& now, const TopView&
     text += processes_table(shown, now.at);
     if (view.detail == TopDetail::rails) text += "\n" + rails_table(shown);
     if (view.detail == TopDetail::links) text += "\n" + links_table(shown);
+    if (view.detail == TopDetail::windows) text += "\n" + windows_table(shown);
     if (view.detail == TopDetail::latency) text += "\n" + latency_table(shown);
   }
   for (const auto& [process, change] : shown) {

@@ -11,7 +11,7 @@ namespace railyard::tool {
 /// How the processes are ordered.
 enum class TopOrder : std::uint8_t { pid, sent, received, operations, outstanding };
 /// How much is shown of each.
-enum class TopDetail : std::uint8_t { processes, rails, links, latency };
+enum class TopDetail : std::uint8_t { processes, rails, links, windows, latency };
 
 struct TopView {
   TopOrder order = TopOrder::pid;

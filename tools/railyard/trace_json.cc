@@ -64,6 +64,9 @@ class ProcessWriter {
                          process_.file.rank >= 0 ? process_.file.rank : order));
     out_.add(fmt::format(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"events"}}}})", pid,
                          kEventsTrack));
+    for (const auto& [context, name] : process_.file.contexts)
+      out_.add(fmt::format(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}}}})", pid,
+                           context + 2, json_quoted(name)));
     for (const Span& span : process_.timeline.operations) operation(span);
     for (const Span& span : process_.timeline.segments) segment(span);
     in_flight();
@@ -101,6 +104,7 @@ class ProcessWriter {
   void operation(const Span& span) {
     std::string arguments = fmt::format(R"("context":{},"peer":{},"bytes":{})", json_quoted(context_name(span.context)),
                                         span.peer, span.bytes);
+    if (span.submitter != 0) arguments += fmt::format(R"(,"window":{})", span.submitter - 1);
     if (span.direct) {
       arguments += R"(,"direct":true)";
     } else if (span.what < static_cast<std::uint8_t>(telemetry::TraceOperation::send)) {
