@@ -99,6 +99,7 @@ void TcpRail::sweep() {
   std::erase_if(active_, closed);
   std::erase_if(dirty_, closed);
   std::erase_if(owing_, closed);
+  std::erase_if(heard_, closed);
   std::erase_if(stalled_, closed);
   if (device_ != nullptr) {
     std::erase_if(device_->fetching, closed);

@@ -4,13 +4,15 @@
 
 #include "base/coarse_ticks.hpp"
 #include "fabric/tcp/rail.hpp"
+#include "fabric/tcp/socket.hpp"
 
 namespace railyard::fabric::tcp {
 
 namespace {
 
-constexpr unsigned kSetUpLook = 8;    ///< polls between two looks at what has to be tried again
-constexpr unsigned kSlowLook = 4096;  ///< and at those who have come and say nothing
+constexpr unsigned kSetUpLook = 8;          ///< polls between two looks at what has to be tried again
+constexpr std::size_t kMostQuietened = 64;  ///< connections whose acknowledgements are settled before a sleep
+constexpr unsigned kSlowLook = 4096;        ///< and at those who have come and say nothing
 
 }  // namespace
 
@@ -180,6 +182,19 @@ bool TcpRail::read_active(std::size_t room) {
   return found;
 }
 
+/// What wakes us is to be read at once. Left alone, the kernel would send the acknowledgements that it still owes 40 ms
+/// later and conclude that nothing is answered here: it would then acknowledge the next message before the answer,
+/// while the message waits.
+void TcpRail::quieten() {
+  const std::size_t count = std::min(heard_.size(), kMostQuietened);
+  for (std::size_t i = 0; i < count; ++i) {
+    Connection& connection = *heard_[heard_.size() - 1 - i];
+    connection.heard = false;
+    if (connection.standing()) acknowledge_later(connection.socket.get());
+  }
+  heard_.resize(heard_.size() - count);
+}
+
 bool TcpRail::arm() {
   if (stopped_) return true;
   flush_owing();
@@ -188,8 +203,10 @@ bool TcpRail::arm() {
   epoll_gap_ = 0;  // who has slept looks at once
   const bool unread = std::ranges::any_of(active_, [](const Connection* connection) { return connection->unread; });
   const bool waits = std::ranges::any_of(attempting_, [](const TcpLink* link) { return link->retry_at != 0; });
-  return !unread && !waits && pending_.empty() && dirty_.empty() && !admission_waits_ && !sweeps_ &&
-         (stalled_.empty() || receives_.empty()) && (device_ == nullptr || !device_is_busy());
+  const bool rests = !unread && !waits && pending_.empty() && dirty_.empty() && !admission_waits_ && !sweeps_ &&
+                     (stalled_.empty() || receives_.empty()) && (device_ == nullptr || !device_is_busy());
+  if (rests) quieten();
+  return rests;
 }
 
 }  // namespace railyard::fabric::tcp

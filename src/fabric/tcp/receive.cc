@@ -66,6 +66,10 @@ bool TcpRail::read_from(Connection& connection, std::size_t room) {
       return true;
     }
     found = true;
+    if (!connection.heard) [[unlikely]] {
+      connection.heard = true;
+      heard_.push_back(&connection);
+    }
     const auto bytes = static_cast<std::size_t>(got);
     budget -= std::min(budget, bytes);
     const std::size_t placed = std::min(bytes, direct);

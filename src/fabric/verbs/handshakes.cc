@@ -265,6 +265,7 @@ void VerbsRail::look_at_handshakes() {
     Pair& pair = *handshaking_[i];
     const bool settled = pair.state == Pair::State::standing && (!pair.link || pair.bound);
     if (settled) {
+      reached_.insert(pair.peer->address.name);
       pair.in_handshake = false;
       pair.liveness_probe = {};
       pair.tries = 0;
@@ -273,7 +274,7 @@ void VerbsRail::look_at_handshakes() {
       continue;
     }
     if (pair.liveness_probe.refused()) {
-      pair_failed(pair, kNobodyThere, true);  // takes it out
+      pair_failed(pair, kNobodyThere, reached_.contains(pair.peer->address.name));  // takes it out
       continue;
     }
     const std::size_t before = handshaking_.size();

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "fabric/pending.hpp"
@@ -229,6 +230,7 @@ class VerbsRail final : public Rail {
   std::string name_;
   VerbsRailAddress own_address_;
   LivenessPort liveness_port_;
+  std::set<std::uint64_t> reached_;  ///< peers' rails that a queue pair has stood to
   ibv_device_attr limits_{};
   std::uint32_t depth_ = 0;
   std::uint32_t data_depth_ = 0;  ///< without the work requests that the data lane leaves to messages
