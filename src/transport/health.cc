@@ -42,7 +42,7 @@ void Engine::watch(Route& route) {
 }
 
 /// False: it was watched already.
-bool Engine::begin_watch(Route& route) {
+[[gnu::hot]] bool Engine::begin_watch(Route& route) {
   if (route.watched) return false;
   route.watched = route.watch_begins = true;
   route.heard_at = beat_;
@@ -54,7 +54,7 @@ bool Engine::begin_watch(Route& route) {
 }
 
 /// What is under way counts as sent now.
-void Engine::restart_ages(Route& route) const {
+[[gnu::hot]] void Engine::restart_ages(Route& route) const {
   for (Flow* flow : route.flows) flow->head_since = beat_;
   for (Link& link : route.links) link.health.delivered_since = beat_;
 }

@@ -24,7 +24,7 @@ Post TcpRail::refuse_post(const char* operation, RemoteId remote) {
   return link->state == TcpLink::State::connecting ? Post::busy : fail(operation, ENOTCONN);
 }
 
-void TcpRail::post(TcpLink& link, PostContext* context, bool message) {
+[[gnu::hot]] void TcpRail::post(TcpLink& link, PostContext* context, bool message) {
   context->link = link.remote;
   link.in_flight.add(context);
   ++(message ? link.messages_out : link.data_out);
@@ -32,7 +32,7 @@ void TcpRail::post(TcpLink& link, PostContext* context, bool message) {
   mark_dirty(*link.connection);
 }
 
-Post TcpRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
+[[gnu::hot]] Post TcpRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
   TcpLink* const link = find_link(remote);
   if (stopped_ || link == nullptr || link->state != TcpLink::State::up) return refuse_post("send", remote);
   if (link->messages_out >= kDepth) return Post::busy;
@@ -46,7 +46,7 @@ Post TcpRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
   return Post::posted;
 }
 
-Post TcpRail::receive(LocalChunk buffer, PostContext* context) {
+[[gnu::hot]] Post TcpRail::receive(LocalChunk buffer, PostContext* context) {
   if (stopped_) return fail("receive", ESHUTDOWN);
   if (receive_count_ >= kDepth) return Post::busy;
   Posted& posted = make_posted(context);
@@ -92,7 +92,7 @@ Post TcpRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
   return Post::posted;
 }
 
-void TcpRail::give_back(PostContext* context, Event::Kind kind, std::size_t bytes) {
+[[gnu::hot]] void TcpRail::give_back(PostContext* context, Event::Kind kind, std::size_t bytes) {
   TcpLink& link = *links_[context->link];
   InFlight::remove(context);
   --(kind == Event::Kind::sent ? link.messages_out : link.data_out);
@@ -115,11 +115,11 @@ void TcpRail::fail_operation(PostContext* context, int error, Blame blame) {
   pending_.push(event);
 }
 
-void TcpRail::ring() {
+[[gnu::hot]] void TcpRail::ring() {
   if (!dirty_.empty()) flush_dirty();
 }
 
-std::size_t TcpRail::poll(std::span<Event> events) {
+[[gnu::hot]] std::size_t TcpRail::poll(std::span<Event> events) {
   if (stopped_ || events.empty()) return 0;
   ++turn_;
   if (device_ != nullptr) look_at_device();
@@ -130,7 +130,7 @@ std::size_t TcpRail::poll(std::span<Event> events) {
 }
 
 /// Where nothing is expected, another rail has the traffic: it is not to pay for a system call in every pass.
-bool TcpRail::epoll_is_due() {
+[[gnu::hot]] bool TcpRail::epoll_is_due() {
   if (blocked_ != 0 || active_.size() > kMostActive) return true;
   if (!active_.empty()) return turn_ % kEpollEvery == 0;
   const std::uint64_t now = coarse_ticks();
@@ -140,7 +140,7 @@ bool TcpRail::epoll_is_due() {
   return true;
 }
 
-void TcpRail::look(std::size_t room) {
+[[gnu::hot]] void TcpRail::look(std::size_t room) {
   if (!stalled_.empty() && (!receives_.empty() || buffers_may_be_had())) resume_stalled();
   // Few are read from on the off-chance; among many, epoll says which.
   bool found = read_active(room);
@@ -158,7 +158,7 @@ void TcpRail::look(std::size_t room) {
   }
 }
 
-bool TcpRail::read_active(std::size_t room) {
+[[gnu::hot]] bool TcpRail::read_active(std::size_t room) {
   bool found = false;
   const bool all = active_.size() <= kMostActive;
   for (std::size_t i = 0; i < active_.size();) {

@@ -38,7 +38,9 @@ class LivenessProbe {
   /// has just closed it, which takes a living process. Never blocks.
   Liveness liveness();
   /// Whether there is more to learn from it.
-  bool open() const { return socket_ || again_at_ != 0; }
+  bool open() const { return socket_ || refused_once(); }
+  /// It was refused, and will try again.
+  bool refused_once() const { return again_at_ != 0; }
 
  private:
   void connect();

@@ -188,7 +188,7 @@ class VerbsRail final : public Rail {
   void look_at_handshakes();
   void repeat(Pair& pair, std::int64_t now);
   void begin_handshake(Pair& pair, CmMessage::Kind kind);
-  void ask_inbound_links();
+  bool ask_inbound_links();
 
   // health.cc
   /// Looks for what seldom happens, each thing in its turn.
