@@ -173,7 +173,7 @@ class Pipe final : public Way {
 };
 
 /// What rank 1 tells rank 0 of itself, so that the two meet without Railyard.
-struct Meeting {
+struct Rendezvous {
   std::uint16_t port = 0;
   std::int32_t process = 0;
   std::int32_t pipe = -1;
@@ -196,8 +196,8 @@ int reopen(std::int32_t process, std::int32_t descriptor, int flags) {
 
 /// Rank 1's half.
 std::unique_ptr<Way> offer(Window& window, bool pipe) {
-  Meeting meeting;
-  meeting.process = ::getpid();
+  Rendezvous rendezvous;
+  rendezvous.process = ::getpid();
   int ends[2] = {-1, -1};
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = loopback(0);
@@ -205,13 +205,13 @@ std::unique_ptr<Way> offer(Window& window, bool pipe) {
   if (::bind(listener, reinterpret_cast<sockaddr*>(&address), length) != 0 || ::listen(listener, 1) != 0 ||
       ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0 || ::pipe2(ends, O_CLOEXEC) != 0)
     fail("a socket and a pipe");
-  meeting.port = address.sin_port;
-  meeting.pipe = ends[1];
-  meeting.memory = ::memfd_create("first-message", MFD_CLOEXEC);
-  if (::ftruncate(meeting.memory, sizeof(Pipe::Words)) != 0) fail("shared memory");
-  must(window.put_signal(0, sizeof(std::int64_t), &meeting, sizeof meeting, {.index = 1}));
+  rendezvous.port = address.sin_port;
+  rendezvous.pipe = ends[1];
+  rendezvous.memory = ::memfd_create("first-message", MFD_CLOEXEC);
+  if (::ftruncate(rendezvous.memory, sizeof(Pipe::Words)) != 0) fail("shared memory");
+  must(window.put_signal(0, sizeof(std::int64_t), &rendezvous, sizeof rendezvous, {.index = 1}));
   must(window.quiet());
-  if (pipe) return std::make_unique<Pipe>(ends[0], meeting.memory);
+  if (pipe) return std::make_unique<Pipe>(ends[0], rendezvous.memory);
   const int accepted = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   if (accepted < 0) fail("accept");
   ::close(listener);
@@ -221,14 +221,14 @@ std::unique_ptr<Way> offer(Window& window, bool pipe) {
 /// Rank 0's.
 std::unique_ptr<Way> take_up(Window& window, bool pipe) {
   must(window.wait_signal(1, Comparison::greater_equal, 1));
-  Meeting meeting;
-  std::memcpy(&meeting, window.local().data() + sizeof(std::int64_t), sizeof meeting);
+  Rendezvous rendezvous;
+  std::memcpy(&rendezvous, window.local().data() + sizeof(std::int64_t), sizeof rendezvous);
   if (pipe) {
-    return std::make_unique<Pipe>(reopen(meeting.process, meeting.pipe, O_WRONLY),
-                                  reopen(meeting.process, meeting.memory, O_RDWR));
+    return std::make_unique<Pipe>(reopen(rendezvous.process, rendezvous.pipe, O_WRONLY),
+                                  reopen(rendezvous.process, rendezvous.memory, O_RDWR));
   }
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const sockaddr_in address = loopback(meeting.port);
+  const sockaddr_in address = loopback(rendezvous.port);
   if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fail("connect");
   return std::make_unique<Sockets>(socket);
 }
