@@ -25,6 +25,10 @@ if(NOT RAILYARD_SANITIZE)
   set_target_properties(bench-local PROPERTIES OUTPUT_NAME local RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
   target_include_directories(bench-local PRIVATE src)
   target_link_libraries(bench-local PRIVATE railyard_compiler railyard fmt::fmt CLI11::CLI11)
+  add_executable(bench-first-message bench/idle/first_message.cc)
+  set_target_properties(bench-first-message PROPERTIES
+    OUTPUT_NAME first-message RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  target_link_libraries(bench-first-message PRIVATE railyard_compiler railyard fmt::fmt CLI11::CLI11)
   add_executable(bench-channels
     bench/channels/channels.cc bench/channels/fabric_objects.cc bench/channels/pair.cc bench/channels/tests.cc
     bench/channels/traffic.cc)

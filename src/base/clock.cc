@@ -5,7 +5,7 @@
 
 namespace railyard {
 
-std::int64_t SteadyClock::now() const {
+[[gnu::hot]] std::int64_t SteadyClock::now() const {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC, &time);
   return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;

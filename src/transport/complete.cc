@@ -7,7 +7,7 @@
 
 namespace railyard::transport {
 
-void Engine::leave_flight(Segment& segment, bool delivered) {
+[[gnu::hot]] void Engine::leave_flight(Segment& segment, bool delivered) {
   if (!segment.in_flight) return;
   segment.in_flight = false;
   Flow& flow = *segment.operation->flow;
@@ -42,7 +42,7 @@ void Engine::let_go(Segment& segment) {
   --segment.operation->flow->posted;
 }
 
-void Engine::on_segment_done(Segment* segment, bool delivered) {
+[[gnu::hot]] void Engine::on_segment_done(Segment* segment, bool delivered) {
   let_go(*segment);
   if (segment->again) [[unlikely]] {
     // Its target has shut the link out and lacks it: that its buffer is free again says nothing.
@@ -61,7 +61,7 @@ void Engine::finish_segment(Segment* segment) {
   if (--operation->unfinished == 0 && operation->whole) finish_operation(operation);
 }
 
-void Engine::finish_operation(Operation* operation) {
+[[gnu::hot]] void Engine::finish_operation(Operation* operation) {
   Flow& flow = *operation->flow;
   if (flow.failed.load(std::memory_order_relaxed)) return;  // `fail_flow` has answered for it
   if (operation->slot != 0) {

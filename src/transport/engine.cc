@@ -127,13 +127,13 @@ Engine::~Engine() {
   for (const auto& rail : rails_) rail->stop();
 }
 
-Result<Flow*> Engine::flow(int peer) {
+[[gnu::hot]] Result<Flow*> Engine::flow(int peer) {
   if (Flow* known = existing_flow(peer)) return known;
   return make_flow(peer);
 }
 
 /// The flow that something arrived for. Null: there is none of that id.
-Flow* Engine::arriving_flow(std::uint32_t id) {
+[[gnu::hot]] Flow* Engine::arriving_flow(std::uint32_t id) {
   if (id >= flows_.size()) return nullptr;
   if (Flow* known = flows_[id].load(std::memory_order_relaxed)) return known;
   if (size_ == 0) return nullptr;
@@ -289,7 +289,7 @@ std::uint64_t Engine::session(const Identity& from, const Identity& to) {
   return hash;
 }
 
-std::size_t Engine::poll_rails() {
+[[gnu::hot]] std::size_t Engine::poll_rails() {
   std::size_t happened = 0;
   ++polls_;
   const std::span<fabric::Event> room(events_);
@@ -305,7 +305,7 @@ std::size_t Engine::poll_rails() {
   return happened;
 }
 
-bool Engine::progress() {
+[[gnu::hot]] bool Engine::progress() {
   now_ = clock_->now();
   std::size_t happened = poll_rails();
   if (!words_.empty() && end_words()) ++happened;
@@ -315,9 +315,12 @@ bool Engine::progress() {
   if (!reporting_.empty() && report(idle_passes_ >= 1)) ++happened;
   if (has_chores_) [[unlikely]]
     happened += do_chores();
-  if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
-  if (now_ >= publish_at_) [[unlikely]]
-    publish();
+  // Whoever was woken by something is to have it first: the rest is long due anyway, and comes with the next pass.
+  if (happened == 0 || !waiting_.just_woke()) {
+    if (now_ - looked_at_ >= kLookEvery && failover_) look_after_links();
+    if (now_ >= publish_at_) [[unlikely]]
+      publish();
+  }
   ring();
   waiting_.passed(now_, happened != 0);
   return happened != 0;
@@ -354,7 +357,7 @@ Waiting::Agenda Engine::agenda() const {
   return {next_look, outstanding() != 0 || !watched_.empty()};
 }
 
-bool Engine::pass(Pace& pace) {
+[[gnu::hot]] bool Engine::pass(Pace& pace) {
   bool moved = false;
   if (progress_lock_.try_take()) {
     moved = progress();
@@ -364,7 +367,7 @@ bool Engine::pass(Pace& pace) {
   return moved;
 }
 
-void Engine::post_receives(std::size_t rail) {
+[[gnu::hot]] void Engine::post_receives(std::size_t rail) {
   RailState& state = rail_states_[rail];
   while (state.posted_receives < state.most_receives) {
     memory::Buffer* buffer = state.to_post;
@@ -382,7 +385,7 @@ void Engine::post_receives(std::size_t rail) {
   }
 }
 
-bool Engine::post_receive(std::size_t rail, memory::Buffer& buffer) {
+[[gnu::hot]] bool Engine::post_receive(std::size_t rail, memory::Buffer& buffer) {
   buffer.tag = static_cast<std::uint8_t>(Tag::receive_buffer);
   buffer.bytes = buffer.capacity;
   if (rails_[rail]->receive(buffer.chunk(rail), &buffer) != fabric::Post::posted) return false;

@@ -442,6 +442,7 @@ class Engine {
   // health.cc
   void watch(Route& route);
   bool begin_watch(Route& route);
+  void restart_ages(Route& route) const;
   bool at_rest(const Flow& flow) const;
   bool at_rest(const Route& route) const;
   static bool used_directly(const Route& route);

@@ -42,17 +42,21 @@ void Engine::watch(Route& route) {
 }
 
 /// False: it was watched already.
-bool Engine::begin_watch(Route& route) {
+[[gnu::hot]] bool Engine::begin_watch(Route& route) {
   if (route.watched) return false;
-  route.watched = true;
+  route.watched = route.watch_begins = true;
   route.heard_at = beat_;
-  for (Flow* flow : route.flows) flow->head_since = beat_;
-  for (Link& link : route.links) {
-    link.health.delivered_since = beat_;
+  restart_ages(route);
+  for (Link& link : route.links)
     if (!link.health.stood) link.health.since = beat_;
-  }
   watched_.push_back(&route);
   return true;
+}
+
+/// What is under way counts as sent now.
+[[gnu::hot]] void Engine::restart_ages(Route& route) const {
+  for (Flow* flow : route.flows) flow->head_since = beat_;
+  for (Link& link : route.links) link.health.delivered_since = beat_;
 }
 
 bool Engine::at_rest(const Flow& flow) const {
@@ -85,6 +89,8 @@ void Engine::look_after_links() {
   looked_at_ = now_;
   for (std::size_t i = 0; i < watched_.size();) {
     Route& route = *watched_[i];
+    // The clock stood still before: its first step is no age of what was sent after that.
+    if (std::exchange(route.watch_begins, false)) restart_ages(route);
     look_after(route);
     if (!at_rest(route)) {
       ++i;
@@ -299,12 +305,12 @@ std::int64_t Engine::stuck_after(const Link& link) const {
 }
 
 /// Whether the rail knows that the link carries: the peer's machine has taken all that was sent, or more of it than at
-/// the last look.
+/// the last look, or did so less than a chunk's time ago.
 bool Engine::carries(Link& link) {
   const auto delivery = rails_[link.rail()]->delivery(link.remote());
   if (!delivery) return false;
-  const bool more = delivery->taken != std::exchange(link.health.taken_seen, delivery->taken);
-  return !delivery->waits || more;
+  if (delivery->taken != std::exchange(link.health.taken_seen, delivery->taken)) link.health.taken_at = beat_;
+  return !delivery->waits || beat_ - link.health.taken_at < std::max<std::int64_t>(link.chunk_time(), 1);
 }
 
 /// Nothing has come of what the link was given for `age`. Where the rail knows that it carries, it is the peer that has

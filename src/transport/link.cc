@@ -14,6 +14,8 @@ constexpr double kAssumedRate = 100e6;     // for load() before the first sample
 constexpr double kFrameCost = 512;         // a small frame's weight in bytes, for load()
 constexpr double kLateFactor = 2;          // of the time that a chunk should take: the path has become slower
 constexpr double kLateSlack = 200e-6;      // both ends are scheduled by an OS
+constexpr double kSlowestRate = 1e6;  // that is taken for one: a link is slower than we know before the first sample
+constexpr double kChunksToDoubt = 2;  // so many chunks' time without a sign that one of them moves
 constexpr std::int64_t kTripsPerDeadline = 4;
 constexpr std::int64_t kMostDeadline = 1'000'000'000;
 
@@ -56,6 +58,11 @@ void Link::note_trip(std::int64_t nanoseconds) {
 
 std::int64_t Link::deadline(std::int64_t floor) const {
   return std::clamp(kTripsPerDeadline * smoothed_trip_, floor, std::max(floor, kMostDeadline));
+}
+
+std::int64_t Link::chunk_time() const {
+  const auto bytes = static_cast<double>(std::min<std::uint64_t>(bytes_in_flight_, chunk_));
+  return static_cast<std::int64_t>(kChunksToDoubt * bytes * 1e9 / (rate_ > 0 ? rate_ : kSlowestRate));
 }
 
 double Link::load() const {

@@ -60,6 +60,7 @@ struct LinkHealth {
   std::uint32_t vouched = 0;      ///< the last round that its rail has answered for: the peer's machine takes the bytes
   std::int64_t vouched_since = 0;  ///< since when it has for one that did not answer; 0: it has not
   std::uint64_t taken_seen = 0;    ///< how much that machine had taken at the last look
+  std::int64_t taken_at = 0;       ///< when that was last seen to grow
   std::int64_t since = 0;          ///< when `state` began
   std::int64_t lost_at = 0;        ///< when it last went down
   std::int64_t asked_at = 0;       ///< on the clock itself
@@ -131,6 +132,10 @@ class Link {
   bool knows_trip() const { return smoothed_trip_ != 0; }
   /// How long an answer may take before something is wrong: four smoothed round trips, not below the floor.
   std::int64_t deadline(std::int64_t floor) const;
+
+  /// How long it may take until the peer's machine is seen to take more of a chunk that is under way: a slow link
+  /// brings all of it at once. 0: none is.
+  std::int64_t chunk_time() const;
 
   LinkHealth health;
   const void* sole = nullptr;  ///< a chunk that is to be alone on the link, to find out whether it breaks it

@@ -9,7 +9,7 @@
 
 namespace railyard::transport {
 
-void Engine::handle(std::size_t rail, const fabric::Event& event) {
+[[gnu::hot]] void Engine::handle(std::size_t rail, const fabric::Event& event) {
   using Kind = fabric::Event::Kind;
   switch (event.kind) {
     case Kind::received:
@@ -52,7 +52,7 @@ void Engine::give_receive(std::size_t rail, memory::Buffer* buffer) {
   state.to_post = buffer;
 }
 
-void Engine::on_message(std::size_t rail, memory::Buffer* buffer, std::size_t bytes) {
+[[gnu::hot]] void Engine::on_message(std::size_t rail, memory::Buffer* buffer, std::size_t bytes) {
   --rail_states_[rail].posted_receives;
   rail_states_[rail].statistics.bytes_received += bytes;
   buffer->bytes = static_cast<std::uint32_t>(bytes);
@@ -124,7 +124,7 @@ void Engine::on_landed(const fabric::Event& event, std::size_t rail) {
   if (!flow.in_ready) release_ready(flow);
 }
 
-void Engine::accept_report(Flow& flow, const wire::FrameHeader& header) {
+[[gnu::hot]] void Engine::accept_report(Flow& flow, const wire::FrameHeader& header) {
   const auto news = flow.sender.on_report(header.acknowledged, header.limit, [&](Segment* segment) {
     // A lone link's writes complete when they have left: only the acknowledgement tells how long they took.
     if (flow.shares.size() == 1 && segment->operation->kind == Operation::Kind::write && !segment->voided) {
@@ -182,13 +182,13 @@ bool Engine::release_all_ready() {
 }
 
 /// False: it waits, and keeps its buffer, until a word of a GPU's memory is in place.
-bool Engine::apply_frame(Flow& flow, const wire::FrameHeader& header, memory::Buffer& buffer) {
+[[gnu::hot]] bool Engine::apply_frame(Flow& flow, const wire::FrameHeader& header, memory::Buffer& buffer) {
   // An operation whose first part was refused, or failed at its origin, has no second.
   FrameProgress frame(buffer, header, flow.receiver.take_skip(header.sequence));
   return apply_records(flow, frame);
 }
 
-bool Engine::apply_records(Flow& flow, FrameProgress& frame) {
+[[gnu::hot]] bool Engine::apply_records(Flow& flow, FrameProgress& frame) {
   FailureCause cause = FailureCause::none;
   for (; auto record = frame.reader.next(); ++frame.index) {
     if (!record->joined && frame.index != 0) frame.skip = false;
@@ -218,8 +218,8 @@ bool Engine::apply_records(Flow& flow, FrameProgress& frame) {
 }
 
 /// What is refused, its origin hears of. A fetch hears by its reply.
-Engine::Applied Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record,
-                                     const wire::RecordReader& rest, FailureCause& cause) {
+[[gnu::hot]] Engine::Applied Engine::apply_record(Flow& flow, const wire::RecordReader::Record& record,
+                                                  const wire::RecordReader& rest, FailureCause& cause) {
   if (record.header.kind == wire::RecordKind::reply) {
     apply_reply(flow, record);
     return Applied::yes;

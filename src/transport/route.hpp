@@ -117,6 +117,7 @@ struct Route {
 
   // Membership in the engine's lists.
   bool watched = false;
+  bool watch_begins = false;  ///< its links have not been looked at since
   bool in_noticing = false;
 
   /// Whether another flow may share it: the peer must have it still. With the last word of its last flow the peer may

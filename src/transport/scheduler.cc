@@ -52,7 +52,7 @@ Link* Scheduler::choose(Flow& flow, std::size_t first, Tried tried, bool suspect
   return best != nullptr && best->suspect() && trusted && !suspects ? nullptr : best;
 }
 
-Link* Scheduler::link_for_frame(Flow& flow, bool full, Tried tried) {
+[[gnu::hot]] Link* Scheduler::link_for_frame(Flow& flow, bool full, Tried tried) {
   const std::uint32_t most = full ? kMostFramesOnLink : kEagerFrames;
   const auto has_room = [most](const Link& link, const Share& share) {
     return share.frames < most && link.frames_in_flight() < kMostFramesOnLink;

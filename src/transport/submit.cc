@@ -13,7 +13,7 @@ using Sampled = LatencySampler::Kind;
 
 }  // namespace
 
-void Engine::count_outstanding(Flow& flow, std::int64_t change) {
+[[gnu::hot]] void Engine::count_outstanding(Flow& flow, std::int64_t change) {
   // The progress lock's holder is the only writer: plain loads and stores, no locked instruction. Release: whoever
   // reads "nothing outstanding" sees everything those operations did.
   const auto delta = static_cast<std::uint64_t>(change);
@@ -21,7 +21,7 @@ void Engine::count_outstanding(Flow& flow, std::int64_t change) {
   outstanding_.store(outstanding_.load(std::memory_order_relaxed) + delta, std::memory_order_release);
 }
 
-std::uint64_t Engine::count_submission(Flow& flow, What what, std::uint64_t bytes) {
+[[gnu::hot]] std::uint64_t Engine::count_submission(Flow& flow, What what, std::uint64_t bytes) {
   count_outstanding(flow, 1);
   const std::uint64_t number = ++flow.submitted;
   count_for_submitter(what, bytes);
@@ -50,12 +50,12 @@ void Engine::note_slot(const Flow& flow, std::uint32_t slot, What what, std::uin
   trace_.slot_taken(flow, slots_.number(slot), what, bytes, submitter_->number);
 }
 
-void Engine::activate(Flow& flow) {
+[[gnu::hot]] void Engine::activate(Flow& flow) {
   if (begin_watch(*flow.route)) nudge_due_ = true;
   scheduler_.add(flow);
 }
 
-void Engine::push(Flow& flow) {
+[[gnu::hot]] void Engine::push(Flow& flow) {
   if (!flow.route->watched && flow.sender.has_queued()) [[unlikely]]
     nudge_due_ |= begin_watch(*flow.route);
   transmit_flow(flow, settings_.batch);
@@ -69,7 +69,7 @@ void Engine::push(Flow& flow) {
     waiting_.nudge_later();
 }
 
-Operation* Engine::queue_operation(Flow& flow, Operation::Kind kind) {
+[[gnu::hot]] Operation* Engine::queue_operation(Flow& flow, Operation::Kind kind) {
   Operation* operation = flow.sender.may_queue() ? operations_.take() : nullptr;
   if (operation == nullptr) {
     note_backpressure();
@@ -81,7 +81,7 @@ Operation* Engine::queue_operation(Flow& flow, Operation::Kind kind) {
   return operation;
 }
 
-Operation* Engine::open_frame(Flow& flow, std::size_t bytes) {
+[[gnu::hot]] Operation* Engine::open_frame(Flow& flow, std::size_t bytes) {
   Operation* tail = flow.sender.last();
   if (tail != nullptr && tail->kind == Operation::Kind::frame && tail->submission == 0 &&
       !flow.sender.fence_requested() && tail->frame->bytes + bytes <= wire::kFrameBytes) {
@@ -90,7 +90,7 @@ Operation* Engine::open_frame(Flow& flow, std::size_t bytes) {
   return queue_frame(flow);
 }
 
-Operation* Engine::queue_frame(Flow& flow) {
+[[gnu::hot]] Operation* Engine::queue_frame(Flow& flow) {
   memory::Buffer* buffer =
       flow.sender.may_queue() && flow.sender.frames < kMostFramesOfFlow ? frames_->take() : nullptr;
   if (buffer == nullptr) {
@@ -108,7 +108,7 @@ Operation* Engine::queue_frame(Flow& flow) {
   return frame;
 }
 
-void Engine::append_put(Operation& frame, const PutRecord& put, bool joined) {
+[[gnu::hot]] void Engine::append_put(Operation& frame, const PutRecord& put, bool joined) {
   const auto kind = joined ? wire::joined(wire::RecordKind::put) : wire::RecordKind::put;
   std::byte* body = wire::FrameWriter::append(
       frame.frame->data, frame.frame->bytes,
@@ -117,7 +117,7 @@ void Engine::append_put(Operation& frame, const PutRecord& put, bool joined) {
   ++frame.records;
 }
 
-void Engine::append_signal(Operation& frame, const SignalRecord& signal, bool joined) {
+[[gnu::hot]] void Engine::append_signal(Operation& frame, const SignalRecord& signal, bool joined) {
   const auto kind = joined ? wire::joined(wire::RecordKind::signal) : wire::RecordKind::signal;
   std::byte* body = wire::FrameWriter::append(
       frame.frame->data, frame.frame->bytes,
@@ -126,7 +126,8 @@ void Engine::append_signal(Operation& frame, const SignalRecord& signal, bool jo
   ++frame.records;
 }
 
-bool Engine::try_records(Flow& flow, const PutRecord* put, const SignalRecord* signal, std::uint64_t& number) {
+[[gnu::hot]] bool Engine::try_records(Flow& flow, const PutRecord* put, const SignalRecord* signal,
+                                      std::uint64_t& number) {
   std::size_t bytes = 0;
   if (put != nullptr) bytes += wire::record_bytes(put->bytes.size());
   if (signal != nullptr) bytes += wire::record_bytes(sizeof signal->value);

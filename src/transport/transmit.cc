@@ -16,11 +16,11 @@ constexpr std::size_t kFullMargin = 128;
 constexpr std::uint8_t kMostAttempts = 100;
 }  // namespace
 
-bool Engine::transmit() {
+[[gnu::hot]] bool Engine::transmit() {
   return scheduler_.take_turns([this](Flow& flow, std::uint32_t most) { return transmit_flow(flow, most); });
 }
 
-std::uint32_t Engine::transmit_flow(Flow& flow, std::uint32_t most) {
+[[gnu::hot]] std::uint32_t Engine::transmit_flow(Flow& flow, std::uint32_t most) {
   if (flow.sender.corked) return 0;
   if (!flow.receiver.replies.empty()) queue_replies(flow);
   std::uint32_t posted = flow.sender.replay().empty() ? 0 : replay(flow, most);
@@ -76,8 +76,8 @@ std::uint32_t Engine::grant(Flow& flow) {
   return flow.receiver.grant(std::clamp(budget, kFirstGrant, window_));
 }
 
-void Engine::write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, std::uint16_t records,
-                          std::uint32_t sequence, std::uint32_t bytes) {
+[[gnu::hot]] void Engine::write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, std::uint16_t records,
+                                       std::uint32_t sequence, std::uint32_t bytes) {
   wire::FrameHeader header;
   header.kind = kind;
   header.flow = flow.remote_id;
@@ -90,7 +90,7 @@ void Engine::write_header(Flow& flow, std::byte* frame, wire::FrameKind kind, st
   std::memcpy(frame, &header, sizeof header);
 }
 
-bool Engine::post_frame(Flow& flow, Operation& operation) {
+[[gnu::hot]] bool Engine::post_frame(Flow& flow, Operation& operation) {
   if (!flow.sender.may_send(window_)) return false;
   memory::Buffer& buffer = *operation.frame;
   const bool full = operation.next != nullptr || buffer.bytes + kFullMargin > wire::kFrameBytes;
@@ -335,7 +335,7 @@ void Engine::post_failed(Flow& flow, Link& link) {
   fail_link(*flow.route, link, LossCause::broken, why);
 }
 
-bool Engine::report(bool idle) {
+[[gnu::hot]] bool Engine::report(bool idle) {
   bool moved = false;
   std::size_t kept = 0;
   const std::size_t turns = std::min<std::size_t>(reporting_.size(), settings_.batch);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace railyard::transport {
@@ -75,7 +77,7 @@ Waiting::Waiting(Clock& clock, ProgressLock& lock, const std::vector<fabric::Rai
 // ---- Waits ----
 
 /// Passes the time awake, if the policy says so.
-bool Waiting::stays_awake(std::int64_t idle) {
+[[gnu::hot]] bool Waiting::stays_awake(std::int64_t idle) {
   if (policy_ == Policy::spin) return true;
   const auto wakes_nobody = [](const fabric::Rail* rail) { return rail->descriptor() < 0; };
   const std::int64_t yields = std::ranges::any_of(rails_, wakes_nobody) ? kBlindYield : kYieldNanoseconds;
@@ -85,8 +87,8 @@ bool Waiting::stays_awake(std::int64_t idle) {
   return true;
 }
 
-bool Waiting::rest(std::int64_t idle, std::int64_t left, bool& insist, Sleepers* sleepers,
-                   const std::function<bool()>& done) {
+[[gnu::hot]] bool Waiting::rest(std::int64_t idle, std::int64_t left, bool& insist, Sleepers* sleepers,
+                                const std::function<bool()>& done) {
   if (stays_awake(idle)) return false;
   Asleep asleep(sleepers);
   SleepOn also;
@@ -123,19 +125,19 @@ Waiting::Slept Waiting::lead(bool insist, std::int64_t& nanoseconds, int outside
   return Slept::yes;
 }
 
-Waiting::Slept Waiting::sleep(std::int64_t nanoseconds, std::uint64_t seen, bool insist, const SleepOn& also) {
-  std::vector<pollfd> watched;
+[[gnu::hot]] Waiting::Slept Waiting::sleep(std::int64_t nanoseconds, std::uint64_t seen, bool insist,
+                                           const SleepOn& also) {
+  std::array<pollfd, 4> watched{};
   std::uint64_t number = 0;
   {
     if (!lock_.try_take()) return Slept::others_are;
     const ProgressGuard hold(lock_, std::adopt_lock);
     if (attended() || passes() != seen) return Slept::others_are;
+    if (!open_gate()) return Slept::others_are;  // it naps
     if (const Slept begun = lead(insist, nanoseconds, -1, also); begun != Slept::yes) return begun;
     number = leaders_.load(std::memory_order_relaxed);
-    watched.push_back({bell_.get(), POLLIN, 0});
-    for (const fabric::Rail* rail : rails_) watched.push_back({rail->descriptor(), POLLIN, 0});  // -1 is skipped
-    watched.push_back({also.descriptor, POLLIN, 0});
-    watched.push_back({timer_, POLLIN, 0});
+    // One that is -1 is skipped.
+    watched = {{{bell_.get(), POLLIN, 0}, {gate_.get(), POLLIN, 0}, {also.descriptor, POLLIN, 0}, {timer_, POLLIN, 0}}};
   }
   const bool awake = (awake_ && awake_()) || (also.awake && also.awake());
   const timespec timeout = to_timespec(nanoseconds);
@@ -162,7 +164,7 @@ Waiting::Slept Waiting::begin_sleep(bool insist, std::int64_t& nanoseconds, int 
   return Slept::poll_first;
 }
 
-void Waiting::end_sleep(bool rung) {
+[[gnu::hot]] void Waiting::end_sleep(bool rung) {
   led_.store(false, std::memory_order_relaxed);
   outside_.store(-1, std::memory_order_relaxed);
   sleeping_.store(false, std::memory_order_relaxed);
@@ -194,6 +196,32 @@ Result<void> Waiting::open_bell() {
   return Error(Status::io, std::string("eventfd: ") + std::strerror(errno));
 }
 
+/// Before the rails are armed: what they have from then on is seen.
+Result<void> Waiting::open_gate() {
+  if (!gate_) {
+    gate_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+    if (!gate_) return Error(Status::io, std::string("epoll_create1: ") + std::strerror(errno));
+    for (const fabric::Rail* rail : rails_) {
+      epoll_event event{};
+      if (rail->descriptor() < 0 || ::epoll_ctl(gate_.get(), EPOLL_CTL_ADD, rail->descriptor(), &event) == 0) continue;
+      Error error(Status::io, std::string("epoll_ctl: ") + std::strerror(errno));
+      gate_.reset();
+      return error;
+    }
+  }
+  if (!gate_open_) set_gate(true);
+  return {};
+}
+
+void Waiting::set_gate(bool open) {
+  gate_open_ = open;
+  for (const fabric::Rail* rail : rails_) {
+    epoll_event event{};
+    event.events = open ? EPOLLIN : 0U;  // without one it is not looked at
+    if (rail->descriptor() >= 0) (void)::epoll_ctl(gate_.get(), EPOLL_CTL_MOD, rail->descriptor(), &event);
+  }
+}
+
 void Waiting::ring_bell() {
   nudges_.fetch_add(1, std::memory_order_relaxed);
   const std::uint64_t stroke = 1;
@@ -202,7 +230,7 @@ void Waiting::ring_bell() {
 
 // ---- Following ----
 
-void Waiting::nudge_later() {
+[[gnu::hot]] void Waiting::nudge_later() {
   if (!led_.load(std::memory_order_relaxed)) return;
   if (!timer_runs_) timer_runs_ = timer_ >= 0 && set_timer(timer_, kMoment);
   if (!timer_runs_) nudge();
@@ -211,6 +239,7 @@ void Waiting::nudge_later() {
 void Waiting::wake_sleepers(bool news) {
   if (led_.load(std::memory_order_relaxed) && outside_.load(std::memory_order_relaxed) < 0) {
     nudge_later();
+    if (timer_runs_) set_gate(false);
     leaders_.fetch_add(1, std::memory_order_relaxed);
     led_.store(false, std::memory_order_relaxed);
     sleeping_.store(false, std::memory_order_relaxed);

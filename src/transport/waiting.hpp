@@ -7,7 +7,8 @@
 /// lock: its holder makes a pass, and may make one after the other.
 ///
 /// A leader that waits for nothing itself (the progress thread) is not woken at once by callers who submit or make
-/// passes: most of them wait for what follows and need no help. Its timer wakes it a moment later.
+/// passes: most of them wait for what follows and need no help. Its timer wakes it a moment later. Nor do the rails
+/// wake it from then on: what arrives is for the caller.
 ///
 /// Words that threads or peers change past the engine: who waits for one counts itself among its `Sleepers` once it
 /// would be woken, then looks a last time. Who has changed one looks at the count, and wakes whoever leads there, who
@@ -124,6 +125,8 @@ class Waiting {
   bool stays_awake(std::int64_t idle);
   Slept lead(bool insist, std::int64_t& nanoseconds, int outside, const SleepOn& also);
   Result<void> open_bell();
+  Result<void> open_gate();
+  void set_gate(bool open);
   void ring_bell();
   void wake_sleepers(bool news);
   void tell_followers();
@@ -149,6 +152,8 @@ class Waiting {
   std::int64_t sleep_limit_ = INT64_MAX;
   std::function<bool()> awake_;
   Fd bell_;
+  Fd gate_;  ///< an epoll set of the rails' descriptors: where `sleep` waits for them
+  bool gate_open_ = false;
 };
 
 }  // namespace railyard::transport

@@ -50,15 +50,16 @@ inline constexpr std::size_t kBytesPerLook = 1024;
   if (is_good(request) && !on_device(part(request.rank), request.source, request.bytes)) {
     const DirectPart* const direct = part(request.rank).direct;
     if (direct != nullptr && takes(*direct, request) && may_touch(request.rank)) {
+      // Field by field here and below: handed on as a whole, it would have to lie in memory on the fast way too.
       if (traced_) [[unlikely]] {
-        put_traced(*direct, request);
+        put_traced(*direct, {request.call, request.rank, request.offset, request.source, request.bytes, request.signal,
+                             request.counter, request.order, request.exposed_region});
       } else {
         put_directly(*direct, request);
       }
       return Ticket{};
     }
   }
-  // Field by field: copied as a whole, it would have to lie in memory on the fast way too.
   return put_by_engine({request.call, request.rank, request.offset, request.source, request.bytes, request.signal,
                         request.counter, request.order, request.exposed_region});
 }

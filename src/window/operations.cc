@@ -90,7 +90,7 @@ Result<void> WindowState::check_reach(const char* call, int rank, const transpor
   return {};
 }
 
-Result<void> WindowState::check_put(const Put& request) const {
+[[gnu::hot]] Result<void> WindowState::check_put(const Put& request) const {
   if (auto checked = check_range(request.call, request.rank, request.offset, request.source, request.bytes); !checked) {
     return checked;
   }
@@ -108,7 +108,7 @@ Result<void> WindowState::check_put(const Put& request) const {
   return check_signal(request.call, request.rank, request.signal->index);
 }
 
-Result<Ticket> WindowState::put_by_engine(Put request) {
+[[gnu::hot]] Result<Ticket> WindowState::put_by_engine(Put request) {
   if (auto checked = check_put(request); !checked) return std::move(checked.error());
   const PeerPart& peer = part(request.rank);
   transport::SignalRecord signal;

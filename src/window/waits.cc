@@ -179,8 +179,8 @@ class SignalWait {
 
 }  // namespace
 
-Result<SignalMet> WindowState::wait_signals(const char* call, std::span<const SignalCondition> conditions,
-                                            Wanted wanted, Deadline deadline) {
+[[gnu::hot]] Result<SignalMet> WindowState::wait_signals(const char* call, std::span<const SignalCondition> conditions,
+                                                         Wanted wanted, Deadline deadline) {
   const auto good = [this](const SignalCondition& each) { return makes_sense(each); };
   if (conditions.empty() || !std::ranges::all_of(conditions, good)) return bad_conditions(call, conditions);
   SignalWait wait(*this, conditions, wanted);
@@ -224,7 +224,7 @@ bool WindowState::wait_for_all(std::int64_t nanoseconds) {
 }
 
 /// The short way for one signal: most are there before the first pass is due.
-std::optional<std::uint64_t> WindowState::await_shortly(const SignalCondition& condition) {
+[[gnu::hot]] std::optional<std::uint64_t> WindowState::await_shortly(const SignalCondition& condition) {
   if (!has_direct_peers_ || !makes_sense(condition)) return std::nullopt;
   const std::uint64_t& word = signals()[condition.index];
   std::uint64_t held = 0;
@@ -300,8 +300,8 @@ Result<void> WindowState::run_barrier(std::int64_t nanoseconds) {
 
 using window_detail::WindowState;
 
-Result<std::uint64_t> Window::wait_signal(std::size_t index, Comparison comparison, std::uint64_t value,
-                                          Deadline deadline, int from) {
+[[gnu::hot]] Result<std::uint64_t> Window::wait_signal(std::size_t index, Comparison comparison, std::uint64_t value,
+                                                       Deadline deadline, int from) {
   const SignalCondition condition{index, comparison, value, from};
   if (const auto held = state_->await_shortly(condition)) return *held;
   auto met = state_->wait_signals("wait_signal", {&condition, 1}, WindowState::Wanted::any, deadline);

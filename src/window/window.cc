@@ -92,8 +92,8 @@ Result<Ticket> Window::get(int rank, std::size_t offset, void* destination, std:
   return state_->get(rank, offset, destination, bytes);
 }
 
-Result<Ticket> Window::put_signal(int rank, std::size_t offset, const void* source, std::size_t bytes,
-                                  SignalUpdate signal) {
+[[gnu::hot]] Result<Ticket> Window::put_signal(int rank, std::size_t offset, const void* source, std::size_t bytes,
+                                               SignalUpdate signal) {
   return state_->put(
       {.call = "put_signal", .rank = rank, .offset = offset, .source = source, .bytes = bytes, .signal = &signal});
 }

@@ -375,8 +375,8 @@ Result<void> WindowState::check_rank(const char* call, int rank) const {
                {.peer = rank, .operation = call});
 }
 
-Result<void> WindowState::check_range(const char* call, int rank, std::size_t offset, const void* memory,
-                                      std::size_t bytes) const {
+[[gnu::hot]] Result<void> WindowState::check_range(const char* call, int rank, std::size_t offset, const void* memory,
+                                                   std::size_t bytes) const {
   if (auto checked = check_rank(call, rank); !checked) return checked;
   const std::uint64_t size = part(rank).bytes;
   if (offset > size || bytes > size - offset) {
@@ -392,7 +392,7 @@ Result<void> WindowState::check_range(const char* call, int rank, std::size_t of
   return {};
 }
 
-Result<void> WindowState::check_signal(const char* call, int rank, std::size_t index) const {
+[[gnu::hot]] Result<void> WindowState::check_signal(const char* call, int rank, std::size_t index) const {
   if (auto checked = check_rank(call, rank); !checked) return checked;
   if (index < part(rank).signals) return {};
   return Error(Status::out_of_range,

@@ -8,9 +8,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <string>
+#include <thread>
 
 #include "fabric/two_rails.hpp"
 #include "sanitized.hpp"
@@ -55,6 +58,11 @@ class ConnectedLink : public TwoRails {
  protected:
   static constexpr LinkTag kTag{42, 5};
 
+  /// Whether its peer lives is found out by connections, which others may refuse.
+  bool asks_by_connecting() const {
+    const std::string& driver = a_.rail->capabilities().driver;
+    return driver == "tcp" || driver == "ofi" || driver == "verbs";
+  }
   void SetUp() override {
     TwoRails::SetUp();
     a_.rail->disconnect(a_.peer);
@@ -119,8 +127,7 @@ TEST_P(ConnectedLink, IsLostAndRefusedWhereNobodyListens) {
   ASSERT_TRUE(remote.ok()) << remote.error().text();
   ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1; }));
   EXPECT_EQ(find(a_, Event::Kind::lost)->remote, *remote);
-  // Over tcp that alone is no proof: TcpRailTest says when it is.
-  const bool proof = a_.rail->capabilities().driver != "tcp";
+  const bool proof = !asks_by_connecting();
   EXPECT_EQ(find(a_, Event::Kind::lost)->refused, proof);
   EXPECT_EQ(find(a_, Event::Kind::lost)->unverified, !proof);
   EXPECT_NE(find(a_, Event::Kind::lost)->error, 0);
@@ -128,6 +135,29 @@ TEST_P(ConnectedLink, IsLostAndRefusedWhereNobodyListens) {
   EXPECT_EQ(a_.rail->send(*remote, a_.chunk(0, 8, kControl), &context), Post::failed);
   a_.rail->disconnect(*remote);
   EXPECT_TRUE(delivers()) << "another link of the rail suffered";
+}
+
+/// Where whoever refuses a connection may not be the peer's machine.
+TEST_P(ConnectedLink, RefusalsAreProofWhenTheyAreRepeatedAndTheLinkHasStoodBefore) {
+  if (!asks_by_connecting()) GTEST_SKIP() << "here the kernel or the model knows for sure";
+  ASSERT_TRUE(delivers());
+  const auto there = b_.rail->address();
+  b_.rail->stop();
+  ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1; }));
+  a_.rail->disconnect(a_.peer);
+  bool refused = false;
+  for (std::uint32_t attempt = 0; attempt < 200 && !refused; ++attempt) {
+    log_.clear();
+    auto remote = a_.rail->connect(there, {kTag.id, kTag.epoch + 1 + attempt});
+    ASSERT_TRUE(remote.ok()) << remote.error().text();
+    ASSERT_TRUE(pump_until([&] { return seen(a_, Event::Kind::lost) == 1; }));
+    refused = find(a_, Event::Kind::lost)->refused;
+    // Drivers that do not try again by themselves leave it to the next attempt.
+    EXPECT_TRUE(refused || find(a_, Event::Kind::lost)->unverified);
+    a_.rail->disconnect(*remote);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_TRUE(refused);
 }
 
 TEST_P(ConnectedLink, IsLostWhenThePeerGoesAndEveryContextComesBackOnce) {

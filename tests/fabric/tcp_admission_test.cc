@@ -243,6 +243,7 @@ TEST_P(TcpAdmission, AFloodLeavesTrafficAtItsRateAndDescriptorsBounded) {
   constexpr std::size_t kMessages = 10000;
   (void)rate(kMessages);
   double ratio = 0;
+  std::vector<double> ratios;
   std::size_t most = 0;
   // The machine has other work as well, and interrupts are charged to whoever runs: one good round of several will do.
   // An attack that costs what it did before admission leaves a tenth in every one.
@@ -251,7 +252,8 @@ TEST_P(TcpAdmission, AFloodLeavesTrafficAtItsRateAndDescriptorsBounded) {
     const pid_t attacker = ::fork();
     ASSERT_GE(attacker, 0);
     if (attacker == 0) attack(there, half);
-    ratio = std::max(ratio, rate(kMessages) / alone);
+    ratios.push_back(rate(kMessages) / alone);
+    ratio = std::max(ratio, ratios.back());
     most = std::max(most, descriptor_count());
     // A genuine link gets in all the same.
     const RemoteId old = a_.peer;
@@ -262,7 +264,9 @@ TEST_P(TcpAdmission, AFloodLeavesTrafficAtItsRateAndDescriptorsBounded) {
     ASSERT_EQ(::waitpid(attacker, nullptr, 0), attacker);
   }
   ::testing::Test::RecordProperty("ratio", std::to_string(ratio));
-  std::printf("rate under attack / alone: %.3f\n", ratio);
+  std::printf("rate under attack / alone: %.3f at best; all:", ratio);
+  for (const double one : ratios) std::printf(" %.3f", one);
+  std::printf("\n");
   EXPECT_GE(ratio, 0.6);
   EXPECT_LE(most, before + kSlots + 8);
   EXPECT_EQ(seen(a_, Event::Kind::lost), 0u);

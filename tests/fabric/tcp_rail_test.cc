@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -103,6 +104,31 @@ TEST_P(TcpRailTest, AnIdleRailMakesNoSystemCallInEveryPass) {
   }
   std::ranges::sort(ratios);
   EXPECT_LT(ratios[3], 0.5);
+}
+
+/// The kernel tells by this option whether it would acknowledge what comes before anybody has answered it.
+TEST_P(TcpRailTest, WhatWakesASleeperIsNotAcknowledgedAheadOfItsAnswer) {
+  face_each_other();
+  ASSERT_TRUE(delivers());
+  for (const auto* side : {&a_, &b_}) {
+    pump_until([&] { return side->rail->arm(); });
+    ASSERT_TRUE(side->rail->arm());
+  }
+  // Longer than the kernel keeps an acknowledgement back: it has nothing left to regret.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  int connections = 0;
+  for (const int descriptor : descriptors_now()) {
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    if (::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || info.tcpi_state != TCP_ESTABLISHED)
+      continue;
+    ++connections;
+    int quick = 1;
+    length = sizeof quick;
+    ASSERT_EQ(::getsockopt(descriptor, IPPROTO_TCP, TCP_QUICKACK, &quick, &length), 0);
+    EXPECT_EQ(quick, 0);
+  }
+  EXPECT_GE(connections, 2);
 }
 
 TEST_P(TcpRailTest, LinksThatFaceEachOtherShareOneConnection) {

@@ -30,6 +30,21 @@ class BusyPeerTest : public FailoverTest {
     }
     return engine_->statistics().links_lost != 0 ? most : -1;
   }
+  /// Both links' rates are known from here on.
+  void put_four_fast_chunks() {
+    for (auto* rail : rails_) rail->complete_at_once = true;
+    put_four_chunks();
+    pass(1);
+    rails_[1]->deliver(acknowledgement(4, 4 + kFirstGrant));
+    pass(1);
+    for (auto* rail : rails_) rail->complete_at_once = false;
+  }
+  void put_four_more() {
+    std::uint64_t number = 0;
+    const std::size_t before = rails_[0]->writes.size();
+    ASSERT_TRUE(engine_->try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
+    ASSERT_GT(rails_[0]->writes.size(), before);
+  }
 };
 
 TEST_F(BusyPeerTest, ALinkIsNotBlamedWhileThePeersMachineTakesWhatItBrings) {
@@ -50,16 +65,34 @@ TEST_F(BusyPeerTest, ALinkThatIsTakenFromSlowlyIsNotBlamed) {
 
 TEST_F(BusyPeerTest, ALinkThatNothingIsTakenFromIsGivenUpAsSoonAsOneThatNobodyKnowsOf) {
   open(2);
-  put_four_chunks();
+  put_four_fast_chunks();
+  put_four_more();
   const int unknown = until_lost(100);
   ASSERT_GT(unknown, 0);
   rails_.clear();
   open(2);
+  put_four_fast_chunks();
   rails_[0]->delivery_answer = {1000, true};
-  put_four_chunks();
+  put_four_more();
   const int known = until_lost(100);
   EXPECT_GT(known, 0);
   EXPECT_LE(known, unknown);
+}
+
+/// A chunk takes longer than the least deadline here, and the peer's machine is seen to take all of it at once.
+TEST_F(BusyPeerTest, AHealthyLinkThatIsVerySlowIsNotBlamed) {
+  constexpr int kChunkMilliseconds = 26;
+  open(2);
+  rails_[0]->delivery_answer = {1000, true};
+  put_four_chunks();
+  int now = 0;
+  EXPECT_EQ(until_lost(300,
+                       [&] {
+                         if (++now % kChunkMilliseconds == 0) rails_[0]->delivery_answer->taken += 32 * 1024;
+                       }),
+            -1);
+  EXPECT_GE(engine_->statistics().links_suspected, 1U) << "it was late, though";
+  EXPECT_NE(until_lost(300), -1) << "and nothing moves any more";
 }
 
 TEST_F(BusyPeerTest, ALinkThatStopsToBeTakenFromIsGivenUpLater) {

@@ -144,6 +144,19 @@ TEST_F(FailoverTest, OurOwnAbsenceIsNotThePeersSilence) {
   EXPECT_FALSE(flow_->failed.load());
 }
 
+/// The health clock stands still while nobody makes passes: its first step afterwards is no age of what is sent now.
+TEST_F(FailoverTest, TheFirstMessageAfterAQuietTimeIsNotLate) {
+  open(2);
+  pass(5);
+  clock_.time += 10'000 * kMillisecond;
+  put_four_chunks();
+  pass(1);
+  EXPECT_EQ(engine_->statistics().links_suspected, 0U);
+  for (const auto* rail : rails_) EXPECT_TRUE(rail->notices(wire::RecordKind::ping).empty()) << "asked after nothing";
+  pass(30);
+  EXPECT_NE(engine_->statistics().links_suspected, 0U) << "it is late by now";
+}
+
 TEST_F(FailoverTest, AnInterfaceThatGoesDownTakesItsLinksAtOnce) {
   open(2);
   put_four_chunks();

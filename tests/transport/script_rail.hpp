@@ -66,6 +66,7 @@ class ScriptRail final : public fabric::Rail {
     return fence_answer;
   }
   fabric::Liveness liveness(fabric::RemoteId) override { return liveness_answer; }
+  int descriptor() const override { return wake_descriptor; }
   std::optional<fabric::Delivery> delivery(fabric::RemoteId) override { return delivery_answer; }
   Result<fabric::Registration> register_memory(std::span<std::byte> memory, fabric::Access) override {
     ++registrations;
@@ -164,6 +165,7 @@ class ScriptRail final : public fabric::Rail {
   bool fence_answer = true;
   fabric::Liveness liveness_answer = fabric::Liveness::unknown;
   std::optional<fabric::Delivery> delivery_answer;
+  int wake_descriptor = -1;
   std::vector<fabric::LinkTag> connects;
   std::vector<fabric::LinkTag> fences;
   std::vector<Held> held;  ///< what no event has ended yet

@@ -23,6 +23,7 @@
 #include "fabric/ofi/rail.hpp"
 #include "fabric/ofi/request.hpp"
 #include "fabric/ofi/socket_of.hpp"
+#include "fabric/refusals.hpp"
 
 namespace railyard::fabric::ofi {
 
@@ -170,6 +171,7 @@ class ConnectedRail final : public OfiRail {
   std::map<fid*, EndName> end_names_;
   std::map<fid*, OfiInboundLink> inbound_links_;
   std::map<LinkName, InboundEpochs> epochs_;  ///< by link id
+  Refusals<std::vector<std::byte>> refusals_;
 };
 
 }  // namespace railyard::fabric::ofi

@@ -49,6 +49,7 @@ void ConnectedRail::inbound_link_stands(OfiInboundLink& inbound_link) {
   inbound_link.stands = true;
   --setting_up_;
   if (inbound_link.lane != Lane::control) return;
+  refusals_.stood(inbound_link.from);
   for (auto& link : links_)
     if (link->state == OfiLink::State::up && link->peer == inbound_link.from) choose_message_way(*link);
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "fabric/ofi/connected.hpp"
 #include "fabric/ofi/socket_of.hpp"
 #include "fabric/tcp_delivery.hpp"
@@ -69,6 +70,7 @@ void ConnectedRail::end_stands(const EndName& name) {
   link.ends[index_of(name.lane)].stands = true;
   if (link.state != OfiLink::State::connecting || !link.ends[0].stands || !link.ends[1].stands) return;
   set_state(link, OfiLink::State::up);
+  refusals_.stood(link.peer);
   choose_message_way(link);
 }
 
@@ -93,6 +95,7 @@ void ConnectedRail::lose(RemoteId remote, int error, bool refused) {
   // connections of their own tell neither from a broken path.
   const Blame blame = link.state == OfiLink::State::up ? Blame::unknown : Blame::link;
   set_state(link, OfiLink::State::lost);
+  if (refused && !refusals_.refused(link.peer, SteadyClock().now())) return pending_.push_unverified(remote, error);
   pending_.push_lost(remote, error, refused, error == FI_EACCES, blame);
 }
 

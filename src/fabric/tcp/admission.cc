@@ -165,7 +165,7 @@ void TcpRail::admit(Unproven& one) {
   tune(socket.get(), socket_options_, hello.tag.traffic_class);
   Connection& connection = add_connection(std::move(socket), Connection::Phase::standing);
   connection.peer = hello.from;
-  reached_.insert(hello.from);
+  refusals_.stood(hello.from);
   connection.leaves_host = leaves_host(connection.socket.get());
   seat_inbound(connection, hello.tag);
   activate(connection);

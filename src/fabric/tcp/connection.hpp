@@ -209,6 +209,7 @@ struct Connection {
   bool stalled = false;                              ///< a message waits for a receive
   std::vector<std::byte> stash;                      ///< what was read behind it
   std::array<std::byte, kMostControlBytes> small{};  ///< the payload of a bind
+  bool heard = false;                                ///< in the rail's list of those that were read from
   bool owes = false;                                 ///< in the rail's list of those that owe an acknowledgement
   std::uint32_t landed = 0;                          ///< the last write that did
   std::size_t landed_count = 0;

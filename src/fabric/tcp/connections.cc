@@ -99,6 +99,7 @@ void TcpRail::sweep() {
   std::erase_if(active_, closed);
   std::erase_if(dirty_, closed);
   std::erase_if(owing_, closed);
+  std::erase_if(heard_, closed);
   std::erase_if(stalled_, closed);
   if (device_ != nullptr) {
     std::erase_if(device_->fetching, closed);
@@ -107,7 +108,7 @@ void TcpRail::sweep() {
   std::erase_if(connections_, [&](const auto& connection) { return closed(connection.get()); });
 }
 
-void TcpRail::look_at_epoll() {
+[[gnu::hot]] void TcpRail::look_at_epoll() {
   std::array<epoll_event, kEpollBatch> events;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   if (count > 0) epoll_gap_ = 0;

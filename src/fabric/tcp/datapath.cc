@@ -4,13 +4,15 @@
 
 #include "base/coarse_ticks.hpp"
 #include "fabric/tcp/rail.hpp"
+#include "fabric/tcp/socket.hpp"
 
 namespace railyard::fabric::tcp {
 
 namespace {
 
-constexpr unsigned kSetUpLook = 8;    ///< polls between two looks at what has to be tried again
-constexpr unsigned kSlowLook = 4096;  ///< and at those who have come and say nothing
+constexpr unsigned kSetUpLook = 8;          ///< polls between two looks at what has to be tried again
+constexpr std::size_t kMostQuietened = 64;  ///< connections whose acknowledgements are settled before a sleep
+constexpr unsigned kSlowLook = 4096;        ///< and at those who have come and say nothing
 
 }  // namespace
 
@@ -22,7 +24,7 @@ Post TcpRail::refuse_post(const char* operation, RemoteId remote) {
   return link->state == TcpLink::State::connecting ? Post::busy : fail(operation, ENOTCONN);
 }
 
-void TcpRail::post(TcpLink& link, PostContext* context, bool message) {
+[[gnu::hot]] void TcpRail::post(TcpLink& link, PostContext* context, bool message) {
   context->link = link.remote;
   link.in_flight.add(context);
   ++(message ? link.messages_out : link.data_out);
@@ -30,7 +32,7 @@ void TcpRail::post(TcpLink& link, PostContext* context, bool message) {
   mark_dirty(*link.connection);
 }
 
-Post TcpRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
+[[gnu::hot]] Post TcpRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
   TcpLink* const link = find_link(remote);
   if (stopped_ || link == nullptr || link->state != TcpLink::State::up) return refuse_post("send", remote);
   if (link->messages_out >= kDepth) return Post::busy;
@@ -44,7 +46,7 @@ Post TcpRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
   return Post::posted;
 }
 
-Post TcpRail::receive(LocalChunk buffer, PostContext* context) {
+[[gnu::hot]] Post TcpRail::receive(LocalChunk buffer, PostContext* context) {
   if (stopped_) return fail("receive", ESHUTDOWN);
   if (receive_count_ >= kDepth) return Post::busy;
   Posted& posted = make_posted(context);
@@ -90,7 +92,7 @@ Post TcpRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
   return Post::posted;
 }
 
-void TcpRail::give_back(PostContext* context, Event::Kind kind, std::size_t bytes) {
+[[gnu::hot]] void TcpRail::give_back(PostContext* context, Event::Kind kind, std::size_t bytes) {
   TcpLink& link = *links_[context->link];
   InFlight::remove(context);
   --(kind == Event::Kind::sent ? link.messages_out : link.data_out);
@@ -113,11 +115,11 @@ void TcpRail::fail_operation(PostContext* context, int error, Blame blame) {
   pending_.push(event);
 }
 
-void TcpRail::ring() {
+[[gnu::hot]] void TcpRail::ring() {
   if (!dirty_.empty()) flush_dirty();
 }
 
-std::size_t TcpRail::poll(std::span<Event> events) {
+[[gnu::hot]] std::size_t TcpRail::poll(std::span<Event> events) {
   if (stopped_ || events.empty()) return 0;
   ++turn_;
   if (device_ != nullptr) look_at_device();
@@ -128,7 +130,7 @@ std::size_t TcpRail::poll(std::span<Event> events) {
 }
 
 /// Where nothing is expected, another rail has the traffic: it is not to pay for a system call in every pass.
-bool TcpRail::epoll_is_due() {
+[[gnu::hot]] bool TcpRail::epoll_is_due() {
   if (blocked_ != 0 || active_.size() > kMostActive) return true;
   if (!active_.empty()) return turn_ % kEpollEvery == 0;
   const std::uint64_t now = coarse_ticks();
@@ -138,7 +140,7 @@ bool TcpRail::epoll_is_due() {
   return true;
 }
 
-void TcpRail::look(std::size_t room) {
+[[gnu::hot]] void TcpRail::look(std::size_t room) {
   if (!stalled_.empty() && (!receives_.empty() || buffers_may_be_had())) resume_stalled();
   // Few are read from on the off-chance; among many, epoll says which.
   bool found = read_active(room);
@@ -156,7 +158,7 @@ void TcpRail::look(std::size_t room) {
   }
 }
 
-bool TcpRail::read_active(std::size_t room) {
+[[gnu::hot]] bool TcpRail::read_active(std::size_t room) {
   bool found = false;
   const bool all = active_.size() <= kMostActive;
   for (std::size_t i = 0; i < active_.size();) {
@@ -180,6 +182,19 @@ bool TcpRail::read_active(std::size_t room) {
   return found;
 }
 
+/// What wakes us is to be read at once. Left alone, the kernel would send the acknowledgements that it still owes 40 ms
+/// later and conclude that nothing is answered here: it would then acknowledge the next message before the answer,
+/// while the message waits.
+void TcpRail::quieten() {
+  const std::size_t count = std::min(heard_.size(), kMostQuietened);
+  for (std::size_t i = 0; i < count; ++i) {
+    Connection& connection = *heard_[heard_.size() - 1 - i];
+    connection.heard = false;
+    if (connection.standing()) acknowledge_later(connection.socket.get());
+  }
+  heard_.resize(heard_.size() - count);
+}
+
 bool TcpRail::arm() {
   if (stopped_) return true;
   flush_owing();
@@ -188,8 +203,10 @@ bool TcpRail::arm() {
   epoll_gap_ = 0;  // who has slept looks at once
   const bool unread = std::ranges::any_of(active_, [](const Connection* connection) { return connection->unread; });
   const bool waits = std::ranges::any_of(attempting_, [](const TcpLink* link) { return link->retry_at != 0; });
-  return !unread && !waits && pending_.empty() && dirty_.empty() && !admission_waits_ && !sweeps_ &&
-         (stalled_.empty() || receives_.empty()) && (device_ == nullptr || !device_is_busy());
+  const bool rests = !unread && !waits && pending_.empty() && dirty_.empty() && !admission_waits_ && !sweeps_ &&
+                     (stalled_.empty() || receives_.empty()) && (device_ == nullptr || !device_is_busy());
+  if (rests) quieten();
+  return rests;
 }
 
 }  // namespace railyard::fabric::tcp

@@ -52,13 +52,13 @@ bool makes_sense(const Frame& frame) {
 
 }  // namespace
 
-void Frame::pack(std::span<std::byte, kBytes> bytes) const {
+[[gnu::hot]] void Frame::pack(std::span<std::byte, kBytes> bytes) const {
   const auto flags = static_cast<std::uint8_t>((last ? kLast : 0) | (immediate ? kImmediate : 0));
   const WireFrame wire{static_cast<std::uint8_t>(kind), flags, 0, length, number, word, key, offset};
   std::memcpy(bytes.data(), &wire, sizeof wire);
 }
 
-std::optional<Frame> Frame::parse(std::span<const std::byte, kBytes> bytes) {
+[[gnu::hot]] std::optional<Frame> Frame::parse(std::span<const std::byte, kBytes> bytes) {
   WireFrame wire;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled in the next line
   std::memcpy(&wire, bytes.data(), sizeof wire);
   Frame frame;

@@ -21,9 +21,6 @@ constexpr std::int64_t kReconnectAfter = 300'000'000;
 constexpr std::int64_t kMostReconnect = 2'000'000'000;
 /// A connection that does not answer a bind for so long may hang: the link gets one of its own.
 constexpr std::int64_t kBindPatience = 1'000'000'000;
-/// A refusal counts when it is repeated: a neighbour entry or a packet filter that is being changed refuses once.
-constexpr unsigned kRefusalsToBelieve = 3;
-constexpr std::int64_t kRefusalPause = 10'000'000;
 
 }  // namespace
 
@@ -210,7 +207,7 @@ void TcpRail::link_stands(TcpLink& link, Connection& connection) {
   link.connection = &connection;
   link.state = TcpLink::State::up;
   connection.leaves_host = leaves_host(connection.socket.get());
-  reached_.insert(link.peer.name);
+  refusals_.stood(link.peer.name);
   std::erase(attempting_, &link);
   activate(connection);
 }
@@ -265,7 +262,7 @@ void TcpRail::lose(TcpLink& link, int error) {
   if (link.state == TcpLink::State::lost || link.state == TcpLink::State::free) return;
   link.state = TcpLink::State::lost;
   const bool nobody = error == ECONNREFUSED || error == kNotThePeer;
-  link.refused = nobody && link.refusals >= kRefusalsToBelieve && reached_.contains(link.peer.name);
+  link.refused = nobody && link.refusals >= kRefusalsToBelieve && refusals_.reached(link.peer.name);
   if (nobody && !link.refused) return pending_.push_unverified(link.remote, error);
   pending_.push_lost(link.remote, error, link.refused, error == EACCES);  // EACCES: the peer refuses this epoch
 }

@@ -146,6 +146,7 @@ void TcpRail::stop() {
   active_.clear();
   dirty_.clear();
   owing_.clear();
+  heard_.clear();
   stalled_.clear();
   attempting_.clear();
   connections_.clear();

@@ -9,11 +9,11 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <unordered_map>
 
 #include "fabric/link_watch.hpp"
 #include "fabric/pending.hpp"
+#include "fabric/refusals.hpp"
 #include "fabric/tcp/connection.hpp"
 #include "fabric/tcp/device_account.hpp"
 #include "fabric/tcp/device_traffic.hpp"
@@ -256,6 +256,7 @@ class TcpRail final : public Rail {
   void fail_operation(PostContext* context, int error, Blame blame);
   void look(std::size_t room);
   bool read_active(std::size_t room);
+  void quieten();
   void look_at_interface();
   void look_at_device_account();
 
@@ -289,6 +290,7 @@ class TcpRail final : public Rail {
   std::vector<Connection*> active_;
   std::vector<Connection*> dirty_;
   std::vector<Connection*> owing_;
+  std::vector<Connection*> heard_;  ///< since somebody last slept
   std::vector<Connection*> stalled_;
   std::size_t blocked_ = 0;
   std::size_t lingering_ = 0;
@@ -300,7 +302,7 @@ class TcpRail final : public Rail {
       0;                     ///< not looked at before: those without the secret get a small share of the time
   std::int64_t wasted_ = 0;  ///< nanoseconds spent on them since somebody had it
 
-  std::set<RailName> reached_;  ///< peers' rails that a connection has led to, or come from
+  Refusals<RailName> refusals_;
   std::map<LinkId, Epochs> epochs_;
   std::unordered_map<std::uint64_t, Region> regions_;
   PostQueue receives_;

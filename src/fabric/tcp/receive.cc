@@ -32,7 +32,7 @@ const TcpRail::Region* TcpRail::find_region(std::uint64_t key, std::uint64_t off
   return offset <= region.bytes && bytes <= region.bytes - offset ? &region : nullptr;
 }
 
-bool TcpRail::read_from(Connection& connection, std::size_t room) {
+[[gnu::hot]] bool TcpRail::read_from(Connection& connection, std::size_t room) {
   if (connection.phase == Connection::Phase::greeted || connection.phase == Connection::Phase::proving) {
     connection.unread = false;
     read_handshake(connection);
@@ -66,6 +66,10 @@ bool TcpRail::read_from(Connection& connection, std::size_t room) {
       return true;
     }
     found = true;
+    if (!connection.heard) [[unlikely]] {
+      connection.heard = true;
+      heard_.push_back(&connection);
+    }
     const auto bytes = static_cast<std::size_t>(got);
     budget -= std::min(budget, bytes);
     const std::size_t placed = std::min(bytes, direct);
@@ -94,7 +98,7 @@ void TcpRail::throw_away_input(Connection& connection) {
   }
 }
 
-void TcpRail::parse(Connection& connection, std::span<const std::byte> bytes) {
+[[gnu::hot]] void TcpRail::parse(Connection& connection, std::span<const std::byte> bytes) {
   while (connection.standing()) {
     if (connection.left != 0) {
       const std::size_t part = std::min(connection.left, bytes.size());
@@ -124,7 +128,7 @@ void TcpRail::parse(Connection& connection, std::span<const std::byte> bytes) {
   }
 }
 
-bool TcpRail::begin_frame(Connection& connection) {
+[[gnu::hot]] bool TcpRail::begin_frame(Connection& connection) {
   const Frame& frame = connection.frame;
   connection.to = nullptr;
   connection.taking = nullptr;
@@ -199,7 +203,7 @@ bool TcpRail::stall(Connection& connection) {
   return false;
 }
 
-void TcpRail::finish_frame(Connection& connection) {
+[[gnu::hot]] void TcpRail::finish_frame(Connection& connection) {
   const Frame& frame = connection.frame;
   PostContext* const context = std::exchange(connection.taking, nullptr);
   std::byte* const bounce = std::exchange(connection.bounce, nullptr);

@@ -165,6 +165,11 @@ std::optional<std::string> device_of_route(const Endpoint& source, const Endpoin
   return std::nullopt;
 }
 
+void acknowledge_later(int socket) {
+  set_option(socket, IPPROTO_TCP, TCP_QUICKACK, 1);
+  set_option(socket, IPPROTO_TCP, TCP_QUICKACK, 0);
+}
+
 bool answered_lately(int socket) {
   tcp_info info{};
   socklen_t length = sizeof info;

@@ -38,6 +38,8 @@ Fd listen_beside(int bound, const Endpoint& address, int backlog);
 bool still_bound(int socket, const std::string& device);
 /// The device by which packets from `source` to `target` leave, as the kernel's routes say; nothing: it does not say.
 std::optional<std::string> device_of_route(const Endpoint& source, const Endpoint& target);
+/// The kernel sends the acknowledgement that it owes, if it owes one, and lets the next one ride on an answer.
+void acknowledge_later(int socket);
 /// Whether the other end's kernel has acknowledged anything lately.
 bool answered_lately(int socket);
 

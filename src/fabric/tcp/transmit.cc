@@ -25,8 +25,8 @@ constexpr std::size_t kFlushBudget = std::size_t{1} << 20U;
 
 }  // namespace
 
-void TcpRail::add_frame(Connection& connection, const Frame& frame, const std::byte* payload, PostContext* context,
-                        std::uint64_t key) {
+[[gnu::hot]] void TcpRail::add_frame(Connection& connection, const Frame& frame, const std::byte* payload,
+                                     PostContext* context, std::uint64_t key) {
   OutgoingFrame& out = connection.out.emplace_back();
   frame.pack(out.header);
   out.payload = payload;
@@ -36,7 +36,7 @@ void TcpRail::add_frame(Connection& connection, const Frame& frame, const std::b
   connection.out_bytes += Frame::kBytes + frame.length;
 }
 
-void TcpRail::add_message(Connection& connection, TcpLink& link) {
+[[gnu::hot]] void TcpRail::add_message(Connection& connection, TcpLink& link) {
   PostContext* const context = link.messages.pop();
   const Posted& posted = posted_of(context);
   Frame frame;
@@ -115,7 +115,7 @@ void TcpRail::add_read_data(Connection& connection) {
   if (frame.last) connection.served.pop_front();
 }
 
-bool TcpRail::fill_from_queues(Connection& connection) {
+[[gnu::hot]] bool TcpRail::fill_from_queues(Connection& connection) {
   using State = DeviceCopies::State;
   TcpLink* const link = connection.binding ? nullptr : connection.link;
   const State write = link == nullptr || link->bulk.empty() ? State::under_way : state_of_write(*link);
@@ -140,7 +140,7 @@ bool TcpRail::fill_from_queues(Connection& connection) {
   return true;
 }
 
-void TcpRail::fill(Connection& connection) {
+[[gnu::hot]] void TcpRail::fill(Connection& connection) {
   if (connection.out_empty()) {
     connection.out.clear();
     connection.out_head = connection.out_bytes = 0;
@@ -173,7 +173,7 @@ void TcpRail::fill(Connection& connection) {
   if (device_ != nullptr && connection.standing()) fetch_ahead(connection);
 }
 
-void TcpRail::flush(Connection& connection) {
+[[gnu::hot]] void TcpRail::flush(Connection& connection) {
   connection.dirty = false;
   if (!connection.standing() || connection.blocked) return;
   for (std::size_t budget = kFlushBudget; budget != 0;) {
@@ -209,7 +209,7 @@ void TcpRail::flush(Connection& connection) {
   mark_dirty(connection);
 }
 
-void TcpRail::sent_bytes(Connection& connection, std::size_t bytes) {
+[[gnu::hot]] void TcpRail::sent_bytes(Connection& connection, std::size_t bytes) {
   connection.out_bytes -= bytes;
   while (bytes != 0) {
     OutgoingFrame& frame = connection.out[connection.out_head];
@@ -223,7 +223,7 @@ void TcpRail::sent_bytes(Connection& connection, std::size_t bytes) {
   }
 }
 
-void TcpRail::frame_sent(Connection& connection, const OutgoingFrame& frame) {
+[[gnu::hot]] void TcpRail::frame_sent(Connection& connection, const OutgoingFrame& frame) {
   if (frame.context == nullptr) return;
   TcpLink& link = *connection.link;
   const Posted& posted = posted_of(frame.context);
@@ -249,7 +249,7 @@ void TcpRail::unreadable_source(Connection& connection) {
   end_connection(connection, EFAULT);
 }
 
-void TcpRail::flush_dirty() {
+[[gnu::hot]] void TcpRail::flush_dirty() {
   // A connection may get dirty again while its turn is.
   const std::size_t count = dirty_.size();
   for (std::size_t i = 0; i < count; ++i) flush(*dirty_[i]);

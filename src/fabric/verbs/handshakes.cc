@@ -12,6 +12,7 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "fabric/refusals.hpp"
 #include "fabric/verbs/rail.hpp"
 
 namespace railyard::fabric::verbs {
@@ -265,6 +266,7 @@ void VerbsRail::look_at_handshakes() {
     Pair& pair = *handshaking_[i];
     const bool settled = pair.state == Pair::State::standing && (!pair.link || pair.bound);
     if (settled) {
+      reached_.insert(pair.peer->address.name);
       pair.in_handshake = false;
       pair.liveness_probe = {};
       pair.tries = 0;
@@ -273,7 +275,7 @@ void VerbsRail::look_at_handshakes() {
       continue;
     }
     if (pair.liveness_probe.refused()) {
-      pair_failed(pair, kNobodyThere, true);  // takes it out
+      pair_failed(pair, kNobodyThere, reached_.contains(pair.peer->address.name));  // takes it out
       continue;
     }
     const std::size_t before = handshaking_.size();
@@ -287,15 +289,14 @@ void VerbsRail::look_at_handshakes() {
   }
   std::erase_if(disconnects_, [](const Disconnect& one) { return one.tries > kMostTries / 2; });
   if (now < next_slow_look_) return;
-  next_slow_look_ = now + kAskEvery;
-  ask_inbound_links();
+  next_slow_look_ = now + (ask_inbound_links() ? kAskEvery : kRefusalPause);
   look_for_device();
 }
 
 void VerbsRail::repeat(Pair& pair, std::int64_t now) {
   if (++pair.tries > kMostTries) return pair_failed(pair, kNoAnswer, false);
   pair.next_message = now + wait_after(pair.tries);
-  if (pair.tries % kProbeEvery == kProbeEvery - 1)
+  if (pair.tries % kProbeEvery == kProbeEvery - 1 && !pair.liveness_probe.open())
     pair.liveness_probe = LivenessProbe(ipv4_of(pair.peer->address.gid), pair.peer->address.liveness_port);
   switch (pair.state) {
     case Pair::State::calling:
@@ -307,8 +308,10 @@ void VerbsRail::repeat(Pair& pair, std::int64_t now) {
   }
 }
 
-/// A queue pair that we never post to says nothing of its peer's death.
-void VerbsRail::ask_inbound_links() {
+/// A queue pair that we never post to says nothing of its peer's death. False: some of them must be looked at again in
+/// a moment.
+bool VerbsRail::ask_inbound_links() {
+  bool all = true;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Pair* const pair = slots_[i].pair.get();
     if (pair == nullptr || pair->link || pair->state != Pair::State::standing || pair->in_handshake) continue;
@@ -316,10 +319,15 @@ void VerbsRail::ask_inbound_links() {
       pair_failed(*pair, kNobodyThere, true);
       continue;
     }
-    if (++pair->tries > 1)
+    if (pair->liveness_probe.refused_once()) {
+      all = false;
+      continue;
+    }
+    if (++pair->tries > 1 && !pair->liveness_probe.open())
       pair->liveness_probe = LivenessProbe(ipv4_of(pair->peer->address.gid), pair->peer->address.liveness_port);
     write_cm_message(*pair, CmMessage::Kind::ask);
   }
+  return all;
 }
 
 }  // namespace railyard::fabric::verbs

@@ -51,6 +51,7 @@ void VerbsRail::lose(RemoteId remote, int error, bool refused) {
   VerbsLink& link = links_[remote];
   if (link.state == VerbsLink::State::lost) return;
   link.state = VerbsLink::State::lost;
+  if (error == kNobodyThere && !refused) return pending_.push_unverified(remote, error);
   pending_.push_lost(remote, error, refused, error == kUnwanted);
 }
 
@@ -61,7 +62,8 @@ Liveness VerbsRail::liveness(RemoteId remote) {
   auto& inquiry = inquiries_[remote];
   if (inquiry.name != there.name || !inquiry.liveness_probe.open())
     inquiry = {there.name, LivenessProbe(ipv4_of(there.gid), there.liveness_port)};
-  return inquiry.liveness_probe.liveness();
+  const Liveness answer = inquiry.liveness_probe.liveness();
+  return answer == Liveness::gone && !reached_.contains(there.name) ? Liveness::unknown : answer;
 }
 
 void VerbsRail::disconnect(RemoteId remote) {

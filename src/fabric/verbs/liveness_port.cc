@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/clock.hpp"
+#include "fabric/refusals.hpp"
 #include "fabric/tcp_liveness.hpp"
 
 namespace railyard::fabric::verbs {
@@ -45,29 +47,48 @@ void LivenessPort::sweep() {
   }
 }
 
-LivenessProbe::LivenessProbe(std::uint32_t ipv4, std::uint16_t port) {
-  if (ipv4 == 0 || port == 0) return;
+LivenessProbe::LivenessProbe(std::uint32_t ipv4, std::uint16_t port) : ipv4_(ipv4), port_(port) {
+  if (ipv4 != 0 && port != 0) connect();
+}
+
+void LivenessProbe::connect() {
+  again_at_ = 0;
   socket_ = open_socket();
-  const sockaddr_in address = at(ipv4, port);
-  if (socket_ && ::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    refused_ = errno == ECONNREFUSED;
+  const sockaddr_in address = at(ipv4_, port_);
+  if (!socket_ || ::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return;
+  if (errno == ECONNREFUSED) note_refusal();
+}
+
+void LivenessProbe::note_refusal() {
+  socket_.reset();
+  if (++refusals_ < kRefusalsToBelieve) again_at_ = SteadyClock().now() + kRefusalPause;
+}
+
+void LivenessProbe::try_again() {
+  if (again_at_ != 0 && SteadyClock().now() >= again_at_) connect();
+}
+
+bool LivenessProbe::look() {
+  pollfd one{socket_.get(), POLLOUT, 0};
+  if (::poll(&one, 1, 0) <= 0) return false;
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  (void)::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+  if (error == ECONNREFUSED)
+    note_refusal();
+  else if (error != 0)
+    socket_.reset();
+  return error == 0;
 }
 
 Liveness LivenessProbe::liveness() {
-  if (refused_) socket_.reset();
-  if (!socket_) return refused_ ? Liveness::gone : Liveness::unknown;
+  try_again();
+  if (refusals_ >= kRefusalsToBelieve) return Liveness::gone;
+  if (!socket_) return Liveness::unknown;
   if (!stands_) {
-    pollfd one{socket_.get(), POLLOUT, 0};
-    if (::poll(&one, 1, 0) <= 0) return Liveness::unknown;
-    int error = 0;
-    socklen_t bytes = sizeof error;
-    (void)::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
-    if (error != 0) {
-      refused_ = error == ECONNREFUSED;
-      socket_.reset();
-      return refused_ ? Liveness::gone : Liveness::unknown;
-    }
+    if (!look()) return refusals_ >= kRefusalsToBelieve ? Liveness::gone : Liveness::unknown;
     stands_ = true;
+    refusals_ = 0;
     keep_asking(socket_.get());
     return Liveness::alive;
   }
@@ -86,15 +107,9 @@ Liveness LivenessProbe::liveness() {
 }
 
 bool LivenessProbe::refused() {
-  if (refused_ || !socket_) return refused_;
-  pollfd one{socket_.get(), POLLOUT, 0};
-  if (::poll(&one, 1, 0) <= 0) return false;
-  int error = 0;
-  socklen_t bytes = sizeof error;
-  (void)::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
-  refused_ = error == ECONNREFUSED;
-  socket_.reset();
-  return refused_;
+  try_again();
+  if (socket_ && look()) socket_.reset();  // somebody is there
+  return refusals_ >= kRefusalsToBelieve;
 }
 
 }  // namespace railyard::fabric::verbs

@@ -27,22 +27,34 @@ class LivenessPort {
   std::uint16_t port_ = 0;
 };
 
-/// One connection to a peer's liveness port.
+/// One connection to a peer's liveness port. A refused one is tried again before it is believed (fabric/refusals.hpp).
 class LivenessProbe {
  public:
   LivenessProbe() = default;
   LivenessProbe(std::uint32_t ipv4, std::uint16_t port);
-  /// Its machine answers, and nobody is there. Never blocks.
+  /// Whoever answers at that address says, again and again, that nobody is there. Never blocks.
   bool refused();
   /// What the connection tells now: nobody was there (`gone`), or its machine holds it (`alive`), also where the peer
   /// has just closed it, which takes a living process. Never blocks.
   Liveness liveness();
   /// Whether there is more to learn from it.
-  bool open() const { return static_cast<bool>(socket_); }
+  bool open() const { return socket_ || refused_once(); }
+  /// It was refused, and will try again.
+  bool refused_once() const { return again_at_ != 0; }
 
  private:
+  void connect();
+  void note_refusal();
+  /// Begins the next attempt if it is due.
+  void try_again();
+  /// False: the connection has not come about, or not yet.
+  bool look();
+
+  std::uint32_t ipv4_ = 0;
+  std::uint16_t port_ = 0;
   Fd socket_;
-  bool refused_ = false;
+  unsigned refusals_ = 0;
+  std::int64_t again_at_ = 0;  ///< 0: not again
   bool stands_ = false;
 };
 

@@ -227,7 +227,7 @@ std::string VerbsRail::describe_error(int error) const {
     case kNoAnswer:
       return "no answer";
     case kNobodyThere:
-      return "the peer's process has gone";
+      return "connections to its liveness port are refused";
     case kNoRoom:
       return "the peer's device has no queue pair left for it";
     case kDeviceGone:

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "fabric/pending.hpp"
@@ -187,7 +188,7 @@ class VerbsRail final : public Rail {
   void look_at_handshakes();
   void repeat(Pair& pair, std::int64_t now);
   void begin_handshake(Pair& pair, CmMessage::Kind kind);
-  void ask_inbound_links();
+  bool ask_inbound_links();
 
   // health.cc
   /// Looks for what seldom happens, each thing in its turn.
@@ -229,6 +230,7 @@ class VerbsRail final : public Rail {
   std::string name_;
   VerbsRailAddress own_address_;
   LivenessPort liveness_port_;
+  std::set<std::uint64_t> reached_;  ///< peers' rails that a queue pair has stood to
   ibv_device_attr limits_{};
   std::uint32_t depth_ = 0;
   std::uint32_t data_depth_ = 0;  ///< without the work requests that the data lane leaves to messages
