@@ -299,8 +299,9 @@ void WindowState::reach_directly(int rank, const memory::HeapName& name, bool si
   part->heap = std::move(*heap);
   peer.direct = part.get();
   direct_parts_.push_back(std::move(part));
-  use_.expect_direct();
   has_direct_peers_ = true;
+  const transport::ProgressGuard hold(engine_.progress_lock());  // whoever publishes looks at it
+  use_.expect_direct();
 }
 
 Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
