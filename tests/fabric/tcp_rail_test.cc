@@ -1,8 +1,8 @@
 /// What is particular to rails over our own sockets: shared connections, exact keys, refusals that cost nothing else.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/tcp.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
