@@ -21,6 +21,10 @@ if(NOT RAILYARD_SANITIZE)
     OUTPUT_NAME instructions RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
   target_include_directories(bench-instructions PRIVATE src)
   target_link_libraries(bench-instructions PRIVATE railyard_compiler railyard fmt::fmt)
+  add_executable(bench-message bench/engine/message.cc)
+  set_target_properties(bench-message PROPERTIES OUTPUT_NAME message RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  target_include_directories(bench-message PRIVATE src)
+  target_link_libraries(bench-message PRIVATE railyard_compiler railyard fmt::fmt)
   add_executable(bench-local bench/local/local.cc)
   set_target_properties(bench-local PROPERTIES OUTPUT_NAME local RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
   target_include_directories(bench-local PRIVATE src)
@@ -29,6 +33,10 @@ if(NOT RAILYARD_SANITIZE)
   set_target_properties(bench-first-message PROPERTIES
     OUTPUT_NAME first-message RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
   target_link_libraries(bench-first-message PRIVATE railyard_compiler railyard fmt::fmt CLI11::CLI11)
+  add_executable(bench-cold-lines bench/idle/cold_lines.cc)
+  set_target_properties(bench-cold-lines PROPERTIES
+    OUTPUT_NAME cold-lines RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  target_link_libraries(bench-cold-lines PRIVATE railyard_compiler fmt::fmt CLI11::CLI11)
   add_executable(bench-channels
     bench/channels/channels.cc bench/channels/fabric_objects.cc bench/channels/pair.cc bench/channels/tests.cc
     bench/channels/traffic.cc)

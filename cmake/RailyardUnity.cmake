@@ -1,5 +1,5 @@
-# A few files of a folder are compiled as one, which takes a third of the time: all in the sanitizers' builds. The release
-# build compiles every file by itself, and so finds a missing include. TESTS, those of tests alone, is in no preset.
+# A few files of a folder are compiled as one, which takes a third of the time. `tools/lint alone` compiles every file by
+# itself, and so finds a missing include.
 
 # Files with a name in their unnamed namespace that another file of their folder has too; and cost_test.cc, whose operator new
 # is not for others to inline, and tcp_rail_test.cc, whose <netinet/tcp.h> does not go with <linux/tcp.h>. tools/lint reads this
@@ -7,16 +7,13 @@
 set(apart
   plugins/libfabric/queue.cc plugins/nccl/fmt.cc plugins/nccl/gin_tables.cc
   src/base/settings.cc
-  src/bootstrap/server.cc src/fabric/tcp_delivery.cc src/fabric/ofi/request.cc src/fabric/shm/object.cc src/fabric/sim/outage_faults.cc
-  src/message/rendezvous_inbound.cc src/sim/schedule.cc src/transport/submit.cc src/transport/transmit.cc
+  src/bootstrap/server.cc src/fabric/tcp_delivery.cc src/fabric/ofi/request.cc src/fabric/sim/outage_faults.cc
+  src/message/rendezvous_inbound.cc src/shm/object.cc src/sim/schedule.cc src/transport/submit.cc src/transport/inbound.cc
   tests/bootstrap/server_core_test.cc tests/fabric/verbs_double_faults_test.cc tests/message/handle_test.cc
   tests/fabric/tcp_hosts_test.cc tests/fabric/tcp_rail_test.cc tests/message/schedule_test.cc tests/message/sizes_test.cc
   tests/window/cost_test.cc tests/window/shared_memory_rail_test.cc tests/window/vector_test.cc tests/window/window_test.cc
   tools/railyard/demo.cc tools/railyard/nvshmem_env.cc tools/railyard/report_picture.cc tools/railyard/sim_goodput.cc)
 set(most_together 12)
-if(RAILYARD_UNITY STREQUAL "TESTS") # where people wait for one file that they have changed
-  set(most_together 6)
-endif()
 
 # A hash of its name says whether a file begins the next group (one in eight does), and paths are relative: so the compiler
 # cache knows a group again in another clone, and all but one when there is a new file.
@@ -60,11 +57,8 @@ endfunction()
 
 set(tests shm_test base_test telemetry_test accelerator_test bootstrap_test fabric_test memory_test topology_test
   transport_test window_test device_test message_test sim_test tools_test)
-set(together ${tests} strict-fi cuda-double verbs-double)
-if(RAILYARD_UNITY STREQUAL "ON")
-  list(APPEND together railyard railyard_simulator railyard_launcher railyard_command_parts railyard_shm railyard-fi
-    nccl-net-railyard railyard-nvshmem-3 railyard-nvshmem-4)
-endif()
+set(together ${tests} strict-fi cuda-double verbs-double ibverbs-double railyard railyard_simulator railyard_launcher railyard_command_parts
+  railyard_shm railyard-fi nccl-net-railyard railyard-nvshmem-3 railyard-nvshmem-4)
 foreach(target ${together})
   if(TARGET ${target})
     railyard_unite(${target})

@@ -3,9 +3,12 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -72,6 +75,34 @@ class GpuMemory {
   const Gpu& gpu_;
   std::uint64_t address_ = 0;
   std::size_t bytes_;
+};
+
+/// Memory of either kind that the test fills and reads.
+class AnyMemory {
+ public:
+  AnyMemory(const Gpu& gpu, bool on_device, std::size_t bytes) {
+    if (on_device)
+      device_ = std::make_unique<GpuMemory>(gpu, bytes);
+    else
+      host_.resize(bytes);
+  }
+  std::byte* data() { return device_ ? device_->data() : host_.data(); }
+  std::span<std::byte> span() { return {data(), device_ ? device_->size() : host_.size()}; }
+  void fill(const std::vector<std::byte>& from, std::size_t at = 0) {
+    if (device_)
+      device_->fill(from, at);
+    else
+      std::copy(from.begin(), from.end(), host_.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  std::vector<std::byte> read(std::size_t at, std::size_t bytes) {
+    if (device_) return device_->read(at, bytes);
+    const auto from = host_.begin() + static_cast<std::ptrdiff_t>(at);
+    return {from, from + static_cast<std::ptrdiff_t>(bytes)};
+  }
+
+ private:
+  std::unique_ptr<GpuMemory> device_;
+  std::vector<std::byte> host_;
 };
 
 }  // namespace railyard::test

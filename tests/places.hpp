@@ -10,6 +10,7 @@ struct Places {
   const char* command;          ///< bin/railyard
   const char* strict_provider;  ///< the folder of libstrict-fi.so
   const char* cuda_double;      ///< the double's libcuda.so.1
+  const char* old_libfabric;    ///< the double of libfabric 1.12
   const char* provider;         ///< the folder of librailyard-fi.so
 };
 extern const Places kPlaces;  // constants: initializers may read them
@@ -21,4 +22,5 @@ extern const Places kPlaces;  // constants: initializers may read them
 #define RAILYARD_COMMAND (::railyard::test::kPlaces.command)
 #define RAILYARD_STRICT_PROVIDER_DIR (::railyard::test::kPlaces.strict_provider)
 #define RAILYARD_CUDA_DOUBLE (::railyard::test::kPlaces.cuda_double)
+#define RAILYARD_OLD_LIBFABRIC (::railyard::test::kPlaces.old_libfabric)
 #define RAILYARD_PROVIDER_DIR (::railyard::test::kPlaces.provider)

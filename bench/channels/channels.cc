@@ -75,6 +75,7 @@ void count(Figures& figures, Side& side, const std::string& when) {
 Figures measure(Side& side) {
   const std::string& test = side.options().test;
   if (test == "latency") return measure_latency(side);
+  if (test == "exchange") return measure_exchange(side);
   if (test == "stream") return measure_stream(side);
   if (test == "fairness") return measure_fairness(side);
   if (test == "interference") return measure_interference(side);
@@ -120,13 +121,14 @@ int main(int argc, char** argv) {
   count_fabric_objects();
   Options options;
   CLI::App app("One measurement of channels between two processes: bench/channels/README.md");
-  app.add_option("test", options.test, "latency, stream, fairness, interference or count")
+  app.add_option("test", options.test, "latency, exchange, stream, fairness, interference or count")
       ->required()
-      ->check(CLI::IsMember({"latency", "stream", "fairness", "interference", "count"}));
+      ->check(CLI::IsMember({"latency", "exchange", "stream", "fairness", "interference", "count"}));
   app.add_option("--channels", options.channels, "open channels")->check(CLI::Range(std::size_t{1}, kMostChannels));
   app.add_option("--streams", options.streams, "channels that carry traffic")
       ->check(CLI::Range(std::size_t{1}, kMostChannels));
   app.add_flag("--all", options.all, "all of them do");
+  app.add_flag("--ring", options.ring, "of latency: there on one channel, back on the next, as NCCL's rings do");
   app.add_option("--bytes", options.bytes, "of a message")->check(CLI::Range(1U, 1U << 30U));
   app.add_option("--depth", options.depth, "messages of a stream under way")->check(CLI::Range(1U, 128U));
   app.add_flag("--thread", options.thread, "the bulk stream has a thread of its own");
@@ -140,8 +142,9 @@ int main(int argc, char** argv) {
   app.add_option("--round-ms", options.round_ms, "of one round");
   app.add_option("--patience", options.patience, "seconds after which it gives up");
   CLI11_PARSE(app, argc, argv);
+  if (options.ring) options.streams = std::max(options.streams, 2U);
   if (options.streams > options.channels) options.channels = options.streams;
-  if (options.test == "interference" && options.channels < 2) options.channels = 2;
+  if ((options.test == "interference" || options.test == "exchange") && options.channels < 2) options.channels = 2;
 
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("no memory");

@@ -20,7 +20,8 @@ inline constexpr std::size_t kMostChannels = 512;
 struct Options {
   std::string test;
   std::uint32_t channels = 1;
-  bool all = false;  ///< every channel carries traffic, not only the first
+  bool all = false;   ///< every channel carries traffic, not only the first
+  bool ring = false;  ///< a round trip goes there on one channel and comes back on the next
   std::size_t bytes = 8;
   std::uint32_t depth = 8;  ///< messages of a stream under way on one channel
   std::uint32_t streams = 1;

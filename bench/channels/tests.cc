@@ -12,6 +12,7 @@ namespace railyard::bench {
 namespace {
 
 constexpr std::size_t kLatencyBytes = 8;
+constexpr std::uint32_t kExchanges = 2000;  ///< of a round
 
 double at(std::vector<std::int64_t>& times, double part) {
   if (times.empty()) return 0;
@@ -73,6 +74,17 @@ Each<T> on_channels(Side& side, std::size_t count, Arguments... arguments) {
   return each;
 }
 
+/// Round trips of `Pinger` or `Echo`: on one channel each, or there on one and back on the next.
+template <typename T>
+Each<T> trips_on(Side& side, std::size_t count) {
+  const std::size_t step = side.options().ring ? 2 : 1;
+  Each<T> each;
+  for (std::size_t i = 0; i + step <= count; i += step) {
+    each.push_back(std::make_unique<T>(side.channel(i), side.channel(i + step - 1), side.options().bytes));
+  }
+  return each;
+}
+
 void echo_phase(Phase& phase, Each<Echo>& echoes) {
   const auto trips = [&](std::size_t i) { return echoes[i]->trips(); };
   while (!phase.over(echoes.size(), trips)) {
@@ -123,7 +135,7 @@ Figures measure_latency(Side& side) {
   const Options& options = side.options();
   const std::size_t count = options.all ? side.channels() : options.streams;
   if (side.rank() == 1) {
-    auto echoes = on_channels<Echo>(side, count, options.bytes);
+    auto echoes = trips_on<Echo>(side, count);
     for (std::uint32_t round = 0; round <= options.rounds; ++round) {
       Phase phase(side);
       echo_phase(phase, echoes);
@@ -131,7 +143,7 @@ Figures measure_latency(Side& side) {
     side.meet();
     return {};
   }
-  auto pingers = on_channels<Pinger>(side, count, options.bytes);
+  auto pingers = trips_on<Pinger>(side, count);
   std::vector<double> p50;
   std::vector<double> p99;
   std::vector<double> each;
@@ -151,6 +163,24 @@ Figures measure_latency(Side& side) {
   }
   side.meet();
   return {{"ns", median(p50) / 2}, {"p99_ns", median(p99) / 2}, {"each_ns", median(each)}};
+}
+
+Figures measure_exchange(Side& side) {
+  const Options& options = side.options();
+  const bool first = side.rank() == 0;
+  Exchange exchange(side.channel(first ? 0 : 1), side.channel(first ? 1 : 0), options.bytes);
+  std::vector<double> p50;
+  std::vector<double> p99;
+  for (std::uint32_t round = 0; round <= options.rounds; ++round) {
+    side.meet();
+    std::vector<std::int64_t> times;
+    for (std::uint32_t i = 0; i < kExchanges; ++i) times.push_back(exchange.run());
+    if (round == 0) continue;  // to warm up
+    p50.push_back(at(times, 0.5));
+    p99.push_back(at(times, 0.99));
+  }
+  side.meet();
+  return {{"ns", median(p50)}, {"p99_ns", median(p99)}};
 }
 
 Figures measure_stream(Side& side) {
@@ -277,13 +307,13 @@ Figures measure_interference(Side& side) {
   if (side.channels() < 2) fail("an interference test takes two channels: --channels 2");
   BulkStream bulk(side);
   if (side.rank() == 1) {
-    Echo echo(side.channel(0), kLatencyBytes);
+    Echo echo(side.channel(0), side.channel(0), kLatencyBytes);
     for (std::uint32_t round = 0; round <= 2 * options.rounds; ++round)
       echo_beside_bulk(side, echo, bulk, round % 2 == 0);
     side.meet();
     return {};
   }
-  Pinger pinger(side.channel(0), kLatencyBytes);
+  Pinger pinger(side.channel(0), side.channel(0), kLatencyBytes);
   std::vector<std::int64_t> times[2];
   std::vector<double> rates;
   for (std::uint32_t round = 0; round <= 2 * options.rounds; ++round) {

@@ -12,6 +12,8 @@ using Figures = std::map<std::string, double>;
 
 /// Ping-pong of `bytes` on the first channel, or on all of them at once.
 Figures measure_latency(Side& side);
+/// Both ends send `bytes` on a channel of their own at the same time, and receive the other's.
+Figures measure_exchange(Side& side);
 /// A stream of `bytes` from rank 0 to rank 1 on the first channel, or on `streams` of them.
 Figures measure_stream(Side& side);
 /// Equal streams on `streams` channels: how equal are they?

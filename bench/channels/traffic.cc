@@ -46,43 +46,60 @@ bool settle(Channel& channel, Request*& request) {
 
 }  // namespace
 
-Pinger::Pinger(Channel& channel, std::size_t bytes)
-    : channel_(channel), out_(channel, bytes, 1), in_(channel, bytes, 1) {
+Pinger::Pinger(Channel& out, Channel& in, std::size_t bytes)
+    : out_channel_(out), in_channel_(in), out_(out, bytes, 1), in_(in, bytes, 1) {
   times_.reserve(1U << 20U);
 }
 
 bool Pinger::step(bool more) {
   if (under_way_) {
-    if (!settle(channel_, receive_)) return false;
-    if (!settle(channel_, send_)) return false;
+    if (!settle(in_channel_, receive_)) return false;
+    if (!settle(out_channel_, send_)) return false;
     times_.push_back(now() - begun_);
     check(in_.slot(0), trips_);
     ++trips_;
     under_way_ = false;
   }
   if (!more) return true;
-  receive_ = receive_into(channel_, in_, 0);
+  receive_ = receive_into(in_channel_, in_, 0);
   stamp(out_.slot(0), trips_);
   begun_ = now();
-  send_ = must(channel_.send(out_.slot(0), 0, out_.registered()));
+  send_ = must(out_channel_.send(out_.slot(0), 0, out_.registered()));
   under_way_ = true;
   return true;
 }
 
-Echo::Echo(Channel& channel, std::size_t bytes) : channel_(channel), out_(channel, bytes, 1), in_(channel, bytes, 2) {
-  receive_ = receive_into(channel_, in_, 0);
+Echo::Echo(Channel& in, Channel& out, std::size_t bytes)
+    : out_channel_(out), in_channel_(in), out_(out, bytes, 1), in_(in, bytes, 2) {
+  receive_ = receive_into(in_channel_, in_, 0);
 }
 
 bool Echo::step() {
-  if (!settle(channel_, send_) || !settle(channel_, receive_)) return false;
+  if (!settle(out_channel_, send_) || !settle(in_channel_, receive_)) return false;
   const auto message = in_.slot(trips_);
   check(message, trips_);
   // The next receive first: its grant rides with the answer.
-  receive_ = receive_into(channel_, in_, trips_ + 1);
+  receive_ = receive_into(in_channel_, in_, trips_ + 1);
   stamp(out_.slot(0), trips_);
-  send_ = must(channel_.send(out_.slot(0), 0, out_.registered()));
+  send_ = must(out_channel_.send(out_.slot(0), 0, out_.registered()));
   ++trips_;
   return true;
+}
+
+Exchange::Exchange(Channel& out, Channel& in, std::size_t bytes)
+    : out_channel_(out), in_channel_(in), out_(out, bytes, 1), in_(in, bytes, 1) {}
+
+std::int64_t Exchange::run() {
+  const std::int64_t begun = now();
+  Request* receive = receive_into(in_channel_, in_, 0);
+  stamp(out_.slot(0), done_);
+  Request* send = must(out_channel_.send(out_.slot(0), 0, out_.registered()));
+  for (bool sent = false, received = false; !sent || !received;) {
+    sent = sent || settle(out_channel_, send);
+    received = received || settle(in_channel_, receive);
+  }
+  check(in_.slot(0), done_++);
+  return now() - begun;
 }
 
 Stream::Stream(Channel& channel, std::size_t bytes, std::uint32_t depth, bool sends)

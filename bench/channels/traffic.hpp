@@ -33,7 +33,7 @@ void check(std::span<const std::byte> message, std::uint64_t number);
 /// Begins every exchange of a ping-pong, and knows how long each took.
 class Pinger {
  public:
-  Pinger(Channel& channel, std::size_t bytes);
+  Pinger(Channel& out, Channel& in, std::size_t bytes);
   /// False: the trip under way has not ended. `more`: begin another one when it has.
   bool step(bool more);
   std::uint64_t trips() const { return trips_; }
@@ -41,7 +41,8 @@ class Pinger {
   std::vector<std::int64_t>& times() { return times_; }
 
  private:
-  Channel& channel_;
+  Channel& out_channel_;
+  Channel& in_channel_;
   Buffers out_;
   Buffers in_;
   Request* receive_ = nullptr;
@@ -54,17 +55,34 @@ class Pinger {
 
 class Echo {
  public:
-  Echo(Channel& channel, std::size_t bytes);
+  Echo(Channel& in, Channel& out, std::size_t bytes);
   bool step();
   std::uint64_t trips() const { return trips_; }
 
  private:
-  Channel& channel_;
+  Channel& out_channel_;
+  Channel& in_channel_;
   Buffers out_;
   Buffers in_;
   Request* receive_ = nullptr;
   Request* send_ = nullptr;
   std::uint64_t trips_ = 0;
+};
+
+/// Both ends send and receive at the same time, and begin again when both messages are there: a step of a collective. A
+/// receive is posted no earlier than the send that it waits for.
+class Exchange {
+ public:
+  Exchange(Channel& out, Channel& in, std::size_t bytes);
+  /// Nanoseconds of one exchange.
+  std::int64_t run();
+
+ private:
+  Channel& out_channel_;
+  Channel& in_channel_;
+  Buffers out_;
+  Buffers in_;
+  std::uint64_t done_ = 0;
 };
 
 /// A stream: so many sends, or receives, under way all the time.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "quiet_rail.hpp"
 #include "transport/engine.hpp"
 
 namespace {
@@ -18,24 +19,8 @@ using namespace railyard;  // NOLINT(google-build-using-namespace)
 namespace wire = transport::wire;
 
 /// A rail whose peer acknowledges everything at once and which keeps no record.
-class NullRail final : public fabric::Rail {
+class NullRail final : public bench::QuietRail {
  public:
-  NullRail() {
-    capabilities_.delivery_complete = true;
-    capabilities_.max_message = 1U << 20U;
-    capabilities_.max_write = 1U << 30U;
-  }
-  const fabric::Capabilities& capabilities() const override { return capabilities_; }
-  std::string name() const override { return "null"; }
-  std::string fabric() const override { return "null"; }
-  std::vector<std::byte> address() const override { return {std::byte{1}}; }
-  Result<fabric::RemoteId> connect(std::span<const std::byte>, fabric::LinkTag) override { return fabric::RemoteId{0}; }
-  void disconnect(fabric::RemoteId) override {}
-  bool fence(fabric::LinkTag) override { return true; }
-  Result<fabric::Registration> register_memory(std::span<std::byte>, fabric::Access) override {
-    return fabric::Registration{};
-  }
-  void revoke(const fabric::Registration&) override {}
   fabric::Post send(fabric::RemoteId, fabric::LocalChunk message, fabric::PostContext* context) override {
     wire::FrameHeader header;
     std::memcpy(&header, message.address, sizeof header);
@@ -47,12 +32,6 @@ class NullRail final : public fabric::Rail {
     if (count_ == slots_.size()) return fabric::Post::busy;
     slots_[count_++] = {buffer.address, context};
     return fabric::Post::posted;
-  }
-  fabric::Post write(fabric::RemoteChunk, fabric::LocalChunk, fabric::WriteOptions, fabric::PostContext*) override {
-    return fabric::Post::busy;
-  }
-  fabric::Post read(fabric::RemoteChunk, fabric::LocalChunk, fabric::PostContext*) override {
-    return fabric::Post::busy;
   }
   std::size_t poll(std::span<fabric::Event> events) override {
     std::size_t count = 0;
@@ -66,8 +45,6 @@ class NullRail final : public fabric::Rail {
     }
     return count;
   }
-  std::string describe_error(int) const override { return ""; }
-  std::string failure() const override { return ""; }
 
   /// The last frame's acknowledgement arrives with the next poll.
   void acknowledge(std::uint64_t session) {
@@ -98,7 +75,6 @@ class NullRail final : public fabric::Rail {
   }
 
  private:
-  fabric::Capabilities capabilities_;
   std::array<std::byte, wire::kFrameBytes> frame_{};
   std::size_t arrival_ = 0;
   fabric::PostContext* sent_ = nullptr;
@@ -156,7 +132,7 @@ int main(int argc, char** argv) {
   const std::unique_ptr<transport::Engine> engine = std::move(opened.value());
   transport::Flow& flow = **engine->flow(1);
   if (published) engine->begin_publishing({telemetry::Store::open(""), "world 0"});
-  const std::uint32_t exposed_region = *engine->expose({std::as_writable_bytes(std::span(memory)), signals});
+  const std::uint32_t exposed_region = *engine->exposed().expose({std::as_writable_bytes(std::span(memory)), signals});
   const std::array<std::byte, 8> bytes{};
   const transport::PutRecord put{1, 0, bytes};
   const transport::SignalRecord signal{1, 0, SignalOp::add, 1};

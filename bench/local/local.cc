@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "fabric/shm/copy.hpp"
 #include "railyard/window.hpp"
+#include "shm/copy.hpp"
 
 namespace {
 
@@ -92,9 +92,7 @@ class Meet final : public railyard::Bootstrap {
 };
 
 /// The floor's copies: not memcpy, which is several times slower at some distances of source and destination.
-void bare_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-  railyard::fabric::shm::copy_bytes(to, from, bytes);
-}
+void bare_copy(std::byte* to, const std::byte* from, std::size_t bytes) { railyard::shm::copy_bytes(to, from, bytes); }
 
 [[noreturn]] void fail(const std::string& text) {
   fmt::print(stderr, "local: {}\n", text);

@@ -51,6 +51,12 @@ class Memory {
   std::unique_ptr<MemoryState> state_;
 };
 
+/// Where memory of a GPU lies in a dma-buf.
+struct DmaBufRange {
+  int descriptor = -1;  ///< -1: there is none
+  std::uint64_t offset = 0;
+};
+
 /// A slot for one message of a grouped receive.
 struct ReceiveSlot {
   std::span<std::byte> memory;
@@ -85,7 +91,9 @@ class Channel {
 
   // Any thread may register; sends, receives and tests come from one thread at a time, which may be another.
 
-  Result<std::unique_ptr<Memory>> register_memory(std::span<std::byte> memory);
+  /// Memory of the host or of a GPU. `dma_buf`: the caller's descriptor of the latter, for NICs; it may be closed when
+  /// this returns, and is not needed.
+  Result<std::unique_ptr<Memory>> register_memory(std::span<std::byte> memory, DmaBufRange dma_buf = {});
 
   /// Begins to send a message. The bytes stay as they are until the request is done. Null: no request is free.
   Result<Request*> send(std::span<const std::byte> message, int tag, const Memory* registered = nullptr);

@@ -73,6 +73,7 @@ namespace detail {
 
 /// Everything a kernel knows of a window. Filled in by the DeviceProxy.
 struct Handle {
+  static constexpr std::uint32_t kClose = 8;
   Word* commands = nullptr;  ///< ring by ring
   const RingProgress* progress = nullptr;
   RingTail* tails = nullptr;
@@ -86,11 +87,15 @@ struct Handle {
   BarrierState* barriers = nullptr;
   std::byte* local = nullptr;
   std::uint64_t bytes = 0;
-  Word* signals = nullptr;
+  const Word* signals = nullptr;
+  const Word* signal_adds = nullptr;  ///< what kernels add to, if anything: signals are the sum
   Word* counters = nullptr;
+  Word* counter_adds = nullptr;   ///< the same
+  const Word* fetched = nullptr;  ///< ring by ring: results of fetches
   std::uint64_t signal_count = 0;
   std::uint64_t counter_count = 0;
-  std::uint64_t budget = 0;  ///< nanoseconds
+  std::uint64_t budget = 0;        ///< nanoseconds
+  std::uint64_t direct_bytes = 0;  ///< that a thread copies into memory of a peer's GPU; more is the proxy's
   std::uint32_t rank = 0;
   std::uint32_t size = 0;
   std::uint32_t rings = 0;
@@ -100,6 +105,11 @@ struct Handle {
   std::uint32_t barrier_signal = 0;   ///< the first of them
   std::uint32_t ring = kRingByBlock;  ///< of this copy
   bool adds_counters = false;         ///< kernels may add to counters: their adds and the host's are atomic together
+
+  /// The peers from `first_close` on once more, as far as there is room: an argument of a kernel is at hand, what is
+  /// in `peers` a trip to memory away.
+  std::uint32_t first_close = 0;
+  Peer close[kClose] = {};
 
   static constexpr std::uint32_t kRingByBlock = ~std::uint32_t{0};
 };
@@ -157,6 +167,18 @@ class Window {
   template <Scope scope = Scope::thread>
   RAILYARD_DEVICE Ticket signal(int rank, SignalUpdate signal) const;
 
+  /// Copies `bytes` at `offset` of `rank`'s window to `destination`. There when it is complete (`wait`, `quiet`).
+  template <Scope scope = Scope::thread>
+  RAILYARD_DEVICE Ticket get(int rank, std::uint64_t offset, void* destination, std::uint64_t bytes) const;
+  /// Changes the word of type T (32- or 64-bit integer, float or double, aligned) at `offset` in `rank`'s window, as on
+  /// the host (window.hpp): once, whatever the size of the group, after every earlier put of the ring to that rank.
+  template <Scope scope = Scope::thread, typename T>
+  RAILYARD_DEVICE Ticket atomic(int rank, std::uint64_t offset, AtomicOp op, T operand, T compare = {}) const;
+  /// The same, and waits for what the word held before: `*before` of every thread of the group.
+  template <Scope scope = Scope::thread, typename T>
+  RAILYARD_DEVICE Status fetch_atomic(int rank, std::uint64_t offset, AtomicOp op, T* before, T operand = {},
+                                      T compare = {}) const;
+
   /// This rank's signal. What preceded the signal at its sender is visible after this.
   RAILYARD_DEVICE std::uint64_t read_signal(std::uint64_t index) const;
   /// Waits until this rank's signal compares so with `value`; `held`: what it held then. `from`: who signals; the wait
@@ -194,8 +216,17 @@ class Window {
   RAILYARD_DEVICE Word last_posted(std::uint32_t ring, int rank) const;
   RAILYARD_DEVICE Word completed(std::uint32_t ring) const;
   RAILYARD_DEVICE bool is_complete(std::uint32_t ring, Word number) const;
-  RAILYARD_DEVICE bool may_touch(const detail::Command& command, int rank) const;
-  RAILYARD_DEVICE Ticket finish_direct(const detail::Command& command, int rank) const;
+  RAILYARD_DEVICE detail::Peer peer_of(int rank) const;
+  RAILYARD_DEVICE bool may_touch(const detail::Command& command, const detail::Peer& peer, const void* source,
+                                 unsigned threads) const;
+  RAILYARD_DEVICE Ticket post_payload(detail::Command command, int rank, const void* source, const Word* word) const;
+  RAILYARD_DEVICE Ticket finish_direct(const detail::Command& command, const detail::Peer& peer) const;
+  template <Scope scope>
+  RAILYARD_DEVICE Status change_word(int rank, std::uint64_t offset, AtomicOp op, WordType type, Word operand,
+                                     Word compare, Word* before, Ticket& ticket) const;
+  RAILYARD_DEVICE Status touch_word(const detail::Peer& peer, const detail::Command& command, AtomicOp op,
+                                    WordType type, Word& before) const;
+  RAILYARD_DEVICE Status await_fetched(const detail::Command& command, Word& before) const;
   template <Scope scope>
   RAILYARD_DEVICE Ticket submit(detail::Command command, int rank, const void* source, std::uint64_t bytes) const;
   RAILYARD_DEVICE Status await_number(std::uint32_t ring, Word number, Operation operation, int peer) const;
@@ -208,4 +239,4 @@ class Window {
 
 }  // namespace railyard::device
 
-#include "railyard/device/operations.cuh"
+#include "railyard/device/atomics.cuh"

@@ -41,6 +41,13 @@ struct DeviceOptions {
   std::span<std::byte> device_memory{};
   /// Kernels write memory of peers on this host by themselves where they can.
   bool direct = true;
+  /// Of a put or a get in the memory of a peer's GPU, by each thread of the group that makes the call. What is longer
+  /// is left to the copy engines: in the time that takes to begin, a thread copies about as much.
+  std::uint64_t direct_bytes = 2048;
+  /// Kernels change words in the memory of GPUs that they reach by the GPUs' atomics: at once, and atomic with all that
+  /// kernels change so, but not with atomics through a proxy or of the host. For windows on whose words nothing else
+  /// works: all ranks on one host, and all with this option.
+  bool direct_atomics = false;
   /// The device's adds to host memory and those of processors are atomic together (the driver's "host native atomics").
   /// Otherwise signals and counters in host memory are the proxy's to change, and kernels write peers' data alone.
   bool host_atomics = false;

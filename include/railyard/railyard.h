@@ -1,5 +1,6 @@
 /*
- * Railyard in C: the calls of window.hpp and world.hpp, one for one. The C++ headers say more about what each promises.
+ * Railyard in C: the calls of world.hpp, window.hpp and channel.hpp, one for one. The C++ headers say more about what
+ * each promises.
  *
  * Every call that can fail returns a ry_status; ry_error_text() says why, for the calling thread. Handles are opaque;
  * every *_free takes NULL. A deadline is in milliseconds, RY_DEFAULT (the world's, RAILYARD_TIMEOUT_MS) or RY_NEVER.
@@ -13,7 +14,8 @@
  * Losses. A rail that fails costs bandwidth, no operation. A rank that is gone fails what was under way to it and all
  * that comes later with RY_PEER_LOST; the window carries on with the others.
  *
- * Threads. Any number of threads may use one window at the same time.
+ * Threads. Any number of threads may use one window at the same time. Sends, receives and tests of one channel come
+ * from one thread at a time.
  */
 #ifndef RAILYARD_RAILYARD_H
 #define RAILYARD_RAILYARD_H
@@ -150,6 +152,9 @@ typedef struct ry_rail_statistics {
   int up;      /* not 0: its interface can carry something */
   uint32_t links;
   uint32_t links_down;
+  uint64_t links_suspected;   /* times that one was late */
+  uint64_t links_lost;        /* times that one was given up */
+  uint64_t segments_replayed; /* segments that it lost and that went out once more */
 } ry_rail_statistics;
 
 ry_status ry_world_read_statistics(const ry_world *world, ry_world_statistics *statistics);
@@ -167,9 +172,10 @@ typedef struct ry_window_options {
   uint64_t *signal_memory;  /* place for the signals; NULL: the window's own */
   uint64_t *counter_memory; /* place for the counters; NULL: the window's own */
   int native_atomics;       /* not 0: atomics by the targets' NICs, at most once (see window.hpp) */
+  int device;               /* ry_window_allocate: in the memory of this GPU; -1: in host memory */
 } ry_window_options;
 
-/* The defaults: 64 signals, 64 counters, equal sizes, memory of its own. */
+/* The defaults: 64 signals, 64 counters, equal sizes, host memory of its own. */
 ry_window_options ry_window_default_options(void);
 
 /* Makes a window over zeroed memory that it owns. Collective. `options`: NULL for the defaults. */
@@ -335,6 +341,8 @@ ry_status ry_wait_counter(ry_window *window, size_t index, uint64_t value, int64
 
 /* Whether the operation is complete: *done is 0 or 1. Makes progress. An operation that failed returns its error. */
 ry_status ry_test(ry_window *window, ry_ticket ticket, ry_completion completion, int *done);
+/* The same without progress: a look for an event loop, between ry_world_arm and its sleep. */
+ry_status ry_peek(const ry_window *window, ry_ticket ticket, ry_completion completion, int *done);
 ry_status ry_wait(ry_window *window, ry_ticket ticket, ry_completion completion, int64_t deadline_ms);
 
 #define RY_ALL_RANKS (-1)
@@ -347,6 +355,97 @@ ry_status ry_quiet(ry_window *window, int rank, int64_t deadline_ms);
 /* Completes this rank's operations, then waits until every rank has entered. Fails where one is lost. After RY_TIMEOUT
  * this rank is still inside: the next call goes on with the same barrier. */
 ry_status ry_barrier(ry_window *window, int64_t deadline_ms);
+
+/* ---- channels ---------------------------------------------------------------------------------------------------- */
+
+/* A channel is a first-in-first-out message stream between two processes. It needs no world, only a handle that travels
+ * from the process that listens to the one that connects. Nothing blocks but ry_channel_wait, ry_channel_close and the
+ * end of registered memory. RY_BUSY: not yet, call again; it leaves ry_error_text as it was. */
+
+/* Where the channels of a process begin and end: its rails, its engines and the threads that move them on. */
+typedef struct ry_context ry_context;
+typedef struct ry_listener ry_listener;
+typedef struct ry_channel ry_channel;
+/* Memory registered for the messages of one channel. */
+typedef struct ry_memory ry_memory;
+/* Names a send or a receive under way, until ry_channel_test or ry_channel_wait said that it is done. A plain value:
+ * one that names nothing any more is an error of the call. */
+typedef struct ry_request {
+  uint64_t number;
+} ry_request;
+
+/* Names a listener: plain bytes, to be carried by any means. Whoever holds them may connect, so they are a secret of
+ * the job. The connecting side keeps its progress in its copy: pass the same one again until there is a channel. */
+typedef struct ry_handle {
+  uint64_t words[16];
+} ry_handle;
+
+/* `settings`: NULL for the environment's. */
+ry_status ry_context_open(const ry_settings *settings, ry_context **context);
+/* Listeners and channels are freed before. */
+void ry_context_free(ry_context *context);
+
+ry_status ry_context_listen(ry_context *context, ry_listener **listener);
+ry_status ry_listener_handle(const ry_listener *listener, ry_handle *handle);
+/* The next channel that was connected; RY_BUSY: none yet. It outlives the listener. */
+ry_status ry_listener_accept(ry_listener *listener, ry_channel **channel);
+void ry_listener_free(ry_listener *listener);
+
+/* RY_BUSY: the listener has not answered yet; call again with the same handle. Channels of different service classes
+ * never share a link; 0: the usual one. One from 4 to 255 also marks their packets over tcp rails (DSCP times 4). */
+ry_status ry_context_connect(ry_context *context, ry_handle *handle, uint32_t service_class, ry_channel **channel);
+/* Gives up a connect that will not be called again. */
+void ry_context_abandon(ry_context *context, ry_handle *handle);
+
+/* Registers memory of the host or of a GPU for messages. Optional for host memory: otherwise it happens on the way. */
+ry_status ry_channel_register(ry_channel *channel, void *memory, size_t bytes, ry_memory **registered);
+/* Returns when nobody can touch the memory any more. Messages of it that are under way end the channel. */
+void ry_memory_free(ry_memory *registered);
+
+/* Begins to send a message; its bytes stay as they are until it is done. `registered`: what they lie in, or NULL.
+ * RY_BUSY: 256 sends are under way. */
+ry_status ry_channel_send(ry_channel *channel, const void *message, size_t bytes, int tag, const ry_memory *registered,
+                          ry_request *request);
+
+/* A slot for one message of a receive. */
+typedef struct ry_receive_slot {
+  void *memory;
+  size_t bytes;
+  int tag;
+  const ry_memory *registered; /* what `memory` lies in, or NULL */
+} ry_receive_slot;
+
+#define RY_MOST_SLOTS 8
+/* Begins to receive `count` messages, 1 to RY_MOST_SLOTS. A message goes into the oldest receive that has a free slot
+ * of its tag; messages of one tag stay in order. RY_BUSY: 256 receives are under way. */
+ry_status ry_channel_receive(ry_channel *channel, const ry_receive_slot *slots, size_t count, ry_request *request);
+
+/* Whether the request is done: *done is 0 or 1. Makes progress. If it is, the request is gone, and `sizes` has the
+ * bytes of each slot (or of the send), `count` of them at most; NULL and 0: not wanted. An error ends the channel;
+ * where the peer has closed it or is lost, what has arrived can still be received. */
+ry_status ry_channel_test(ry_channel *channel, ry_request request, int *done, uint64_t *sizes, size_t count);
+ry_status ry_channel_wait(ry_channel *channel, ry_request request, uint64_t *sizes, size_t count, int64_t deadline_ms);
+
+/* Gives up what is under way; returns when nobody can touch memory of this channel any more. Messages whose sends were
+ * done are delivered all the same. The handle still has to be freed. */
+void ry_channel_close(ry_channel *channel);
+/* Closes it first where that was not done. Its registered memory is freed before. */
+void ry_channel_free(ry_channel *channel);
+
+/* What can be seen of a channel. The text is cut to fit, always ended by a zero. */
+typedef struct ry_channel_statistics {
+  char peer[64];    /* the other process's identity */
+  uint32_t route;   /* which set of links it uses; those of one number are shared */
+  uint32_t sharers; /* channels on them */
+  uint64_t messages_sent;
+  uint64_t messages_received;
+  uint64_t bytes_sent;
+  uint64_t bytes_received;
+  uint64_t eager_sent; /* messages that needed no grant */
+  uint64_t unexpected; /* messages that came before their receive */
+} ry_channel_statistics;
+
+ry_status ry_channel_read_statistics(const ry_channel *channel, ry_channel_statistics *statistics);
 
 #ifdef __cplusplus
 }

@@ -28,7 +28,7 @@ struct Settings {
   std::string gpu_rails;              ///< RAILYARD_GPU_RAILS: NICs of GPUs by hand, "0=nic0,nic1;0000:9a:00.0=nic2"
   std::uint32_t batch = 32;           ///< RAILYARD_BATCH: most completions, posts or releases of one queue in one pass
   std::uint32_t inline_bytes = 1024;  ///< RAILYARD_INLINE_BYTES: puts up to this size travel inside a message
-  std::uint32_t eager_bytes = 4032;   ///< RAILYARD_EAGER_BYTES: messages up to this size need no grant; one frame
+  std::uint32_t eager_bytes = 16384;  ///< RAILYARD_EAGER_BYTES: messages up to this size may be copied
   std::uint32_t shared_links = 1;     ///< RAILYARD_SHARED_LINKS: per pair of rails; 0: channels do not share
   std::uint32_t workers = 0;          ///< RAILYARD_WORKERS: engines for channels; 0: as suits the machine
   std::uint32_t window = 1024;        ///< RAILYARD_WINDOW: most unacknowledged segments of one flow

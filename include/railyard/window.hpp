@@ -53,6 +53,9 @@ struct WindowOptions {
   std::size_t signals = 64;   ///< 64-bit words that peers signal, all zero at the start
   std::size_t counters = 64;  ///< 64-bit words that this rank's own operations advance
   bool per_rank = false;      ///< ranks may bring different sizes; otherwise a difference is an error
+  /// `allocate`: in the memory of this GPU, signals and counters too; -1: in host memory. Kernels of ranks on this host
+  /// store there by themselves (docs/device.md). Each rank chooses for itself. Not for `adopt`.
+  int device = -1;
   /// Place for the signals; by default the window's own. May be memory of a GPU, for kernels that wait for them: then
   /// only Railyard writes it, and the host's calls see a value once it is there (docs/device.md). Likewise counters.
   std::span<std::uint64_t> signal_memory{};
@@ -239,6 +242,8 @@ class Window {
 
   /// Whether the operation is complete. Makes progress. An operation that failed returns its error.
   Result<bool> test(Ticket ticket, Completion completion = Completion::remote);
+  /// The same without progress: for event loops, between `World::arm` and their sleep, which a `test` would end.
+  Result<bool> peek(Ticket ticket, Completion completion = Completion::remote) const;
   Result<void> wait(Ticket ticket, Completion completion = Completion::remote, Deadline deadline = {});
 
   /// Every later operation to `rank` takes effect after every earlier one, relaxed ones too. Does not wait.

@@ -17,14 +17,14 @@ namespace railyard {
 
 /// One rail as it stands now.
 struct RailStatistics {
-  std::string name;      ///< "tcp eth0", "sim 3"
-  std::string provider;  ///< the driver's name for what is below it
-  std::uint64_t bytes_sent = 0;
+  std::string name;              ///< "tcp eth0", "sim 3"
+  std::string provider;          ///< the driver's name for what is below it
+  std::uint64_t bytes_sent = 0;  ///< of messages, acknowledgements and chunks
   std::uint64_t bytes_received = 0;
   /// False: peers' puts and gets may go by without this side being told, so both sums are the least they can be. So it
   /// is where a NIC does it alone (verbs, libfabric).
   bool sees_one_sided = true;
-  std::uint64_t frames_sent = 0;  ///< small-op messages
+  std::uint64_t frames_sent = 0;  ///< messages with small operations: not acknowledgements
   std::uint64_t writes_sent = 0;  ///< direct writes (chunks)
   std::uint64_t reads_sent = 0;
   double rate = 0;               ///< measured delivery rate, bytes per second; 0: not measured yet
@@ -32,6 +32,10 @@ struct RailStatistics {
   std::uint32_t links = 0;       ///< to peers this process has talked to
   std::uint32_t links_down = 0;  ///< of them, those that carry nothing now
   double deadline = 0;           ///< seconds without an answer after which its slowest link is given up
+  // What went wrong with its links.
+  std::uint64_t links_suspected = 0;    ///< times that one was late
+  std::uint64_t links_lost = 0;         ///< times that one was given up
+  std::uint64_t segments_replayed = 0;  ///< segments that went out by it and, as it lost them, once more
 };
 
 /// What the engine counted since the world opened.
@@ -99,8 +103,9 @@ class World {
   ///     do world.progress(); while (!world.arm());
   ///     poll(descriptor, ...);
   Result<int> descriptor();
-  /// True: nothing is to be done now, and whatever happens from now on makes the descriptor readable: read the signals
-  /// that are waited for once more before sleeping. False: call `progress` first (or there is no descriptor yet).
+  /// True: nothing is to be done now, and whatever happens from now on makes the descriptor readable: look once more at
+  /// what is waited for before sleeping (`Window::read_signal`, `peek`). False: call `progress` first (or there is no
+  /// descriptor yet).
   bool arm();
 
   /// Registers memory on every rail ahead of time, so that the first put or get from it does not pay for it.

@@ -10,8 +10,8 @@
 #include <memory>
 
 #include "base/fd.hpp"
-#include "fabric/shm/object.hpp"
 #include "log.hpp"
+#include "shm/object.hpp"
 
 namespace railyard::provider {
 
@@ -37,7 +37,7 @@ bool is_address(const char* text) {
 
 bool is_here(const char* node, const char* service) {
   if (is_address(node)) return true;
-  if (fabric::shm::PeerObject::open_name(fabric::shm::kDefaultDirectory, address_text(node, service))) return true;
+  if (shm::PeerObject::open_name(shm::kDefaultDirectory, address_text(node, service))) return true;
   addrinfo* found = nullptr;
   if (::getaddrinfo(node, nullptr, nullptr, &found) != 0) return false;
   bool here = false;

@@ -97,15 +97,15 @@ bool Endpoint::take(Inbound& from, const Arrival& arrival) {
 
 bool Endpoint::take_message(Source& source, const Arrival& arrival, Receives& receives) {
   const std::size_t bytes = arrival.word.bytes;
-  if (bytes > Record::kShort) fabric::shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
+  if (bytes > Record::kShort) shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
   const std::uint64_t tag = arrival.record->arguments[0];
   Receive* const receive = receives.match(tag, directed_ ? number_of(source) : FI_ADDR_UNSPEC);
   if (receive == nullptr || receive->multi || (arrival.word.flags & (kSeveral | kWantsDone)) != 0)
     return take_message_slowly(source, arrival, receives, receive);
   receives.posted.remove(*receive);
   if (receive->iov.count == 1) {
-    fabric::shm::copy_bytes(static_cast<std::byte*>(receive->iov.list[0].iov_base), arrival.payload,
-                            std::min(bytes, receive->iov.bytes));
+    shm::copy_bytes(static_cast<std::byte*>(receive->iov.list[0].iov_base), arrival.payload,
+                    std::min(bytes, receive->iov.bytes));
   } else {
     receive->iov.scatter(0, arrival.payload, bytes);
   }
@@ -245,7 +245,7 @@ bool Endpoint::take_more(Source& source, const Arrival& arrival) {
   const std::size_t bytes = arrival.word.bytes;
   // Chunks come in order, never more than was announced, and not beyond what was granted.
   if (offset != incoming.received || bytes > incoming.total - incoming.received) return true;
-  fabric::shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
+  shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
   if (incoming.receives == nullptr) {
     std::byte* const to = registered(incoming.key, incoming.address, incoming.total, FI_REMOTE_WRITE);
     if (to == nullptr) {
@@ -255,7 +255,7 @@ bool Endpoint::take_more(Source& source, const Arrival& arrival) {
       complete(incoming);
       return true;
     }
-    fabric::shm::copy_bytes(to + offset, arrival.payload, bytes);
+    shm::copy_bytes(to + offset, arrival.payload, bytes);
     incoming.received += bytes;
     if (!incoming.whole()) return true;
     if (!incoming.part) wrote(source, incoming.key, incoming.address, incoming.has_data, incoming.data, incoming.total);
@@ -282,7 +282,7 @@ void Endpoint::take_answer(const Source& source, const Arrival& arrival) {
   if (transfer == nullptr || (transfer->kind != kRead && transfer->kind != kAtomic) || offset != transfer->received ||
       bytes > transfer->total - transfer->received)
     return;
-  fabric::shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
+  shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
   transfer->iov.scatter(offset, arrival.payload, bytes);
   transfer->received += bytes;
   if (transfer->received == transfer->total) finish(*transfer, 0);

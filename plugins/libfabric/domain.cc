@@ -9,10 +9,10 @@
 #include "counter.hpp"
 #include "endpoint.hpp"
 #include "events.hpp"
-#include "fabric/shm/object.hpp"
 #include "info.hpp"
 #include "log.hpp"
 #include "queue.hpp"
+#include "shm/object.hpp"
 
 namespace railyard::provider {
 
@@ -103,7 +103,7 @@ int open_domain(fid_fabric* fid, fi_info* info, fid_domain** result, void* conte
     return refuse(-FI_EINVAL,
                   fmt::format("there is no domain '{}' here, only '{}'", info->domain_attr->name, kProviderName));
   Fabric& fabric = *object_of<Fabric>(fid);
-  fabric::shm::remove_dead_objects(fabric::shm::kDefaultDirectory);
+  shm::remove_dead_objects(shm::kDefaultDirectory);
   auto domain = std::make_unique<Domain>(fabric, *info);
   domain->fid.fid.fclass = FI_CLASS_DOMAIN;
   domain->fid.fid.context = context;

@@ -329,10 +329,10 @@ int Endpoint::enable() {
   const std::vector<Watch*> all = watches();
   const bool can_sleep =
       std::any_of(all.begin(), all.end(), [](const Watch* watch) { return watch->waiting.sleeps(); });
-  fabric::shm::Endpoint::Options options;
+  shm::Endpoint::Options options;
   options.name = wanted_name_;
   options.can_sleep = can_sleep;
-  auto core = fabric::shm::Endpoint::open(options, *this);
+  auto core = shm::Endpoint::open(options, *this);
   if (!core) return refuse(code_of_opening(core.status()), core.error().text());
   core_ = std::move(*core);
   own_address_ = wanted_name_.empty() ? std::string(kIdentityPrefix) + core_->identity().text() : wanted_name_;

@@ -13,19 +13,19 @@
 #include "addresses.hpp"
 #include "counter.hpp"
 #include "domain.hpp"
-#include "fabric/shm/endpoint.hpp"
 #include "io_vector.hpp"
 #include "protocol.hpp"
 #include "queue.hpp"
 #include "receives.hpp"
+#include "shm/endpoint.hpp"
 
 namespace railyard::provider {
 
-using fabric::shm::Arrival;
-using fabric::shm::Inbound;
-using fabric::shm::Outbound;
-using fabric::shm::Record;
-using fabric::shm::Word;
+using shm::Arrival;
+using shm::Inbound;
+using shm::Outbound;
+using shm::Record;
+using shm::Word;
 
 struct Transfer;
 
@@ -107,7 +107,7 @@ struct AtomicOrder {
 /// A level of completion that the peer must confirm.
 inline constexpr std::uint64_t kNeedsDone = FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
 
-class Endpoint final : private fabric::shm::Listener {
+class Endpoint final : private shm::Listener {
  public:
   Endpoint(Domain& domain, const fi_info& info);
   ~Endpoint() override;
@@ -258,7 +258,7 @@ class Endpoint final : private fabric::shm::Listener {
   std::string wanted_name_;
   std::string own_address_;
   std::size_t least_multi_receive_ = 64;
-  std::unique_ptr<fabric::shm::Endpoint> core_;
+  std::unique_ptr<shm::Endpoint> core_;
   bool asleep_ = false;
   const bool directed_;  ///< receives may name their sender
   const bool sourced_;   ///< completions name their sender
@@ -301,7 +301,7 @@ inline ssize_t Endpoint::send_buffer(Kind kind, std::uint64_t operation, const v
     Record* const record = path->out->reserve_line();
     if (record == nullptr) return -FI_EAGAIN;
     record->arguments = arguments;
-    fabric::shm::copy_bytes(record->payload.data(), source, bytes);
+    shm::copy_bytes(record->payload.data(), source, bytes);
     word.flags = Word::kInFirst;
   } else {
     if (bytes > kOneBufferChunk)

@@ -7,8 +7,8 @@
 #include <array>
 #include <cstddef>
 
-#include "fabric/shm/copy.hpp"
 #include "info.hpp"
+#include "shm/copy.hpp"
 
 namespace railyard::provider {
 
@@ -51,14 +51,14 @@ struct IoVector {
   /// Copies [offset, offset + length) out of the entries.
   void gather(std::size_t offset, std::byte* to, std::size_t length) const {
     walk(offset, length, [&to](std::byte* entry, std::size_t part) {
-      fabric::shm::copy_bytes(to, entry, part);
+      shm::copy_bytes(to, entry, part);
       to += part;
     });
   }
   /// Copies into [offset, offset + length); what lies beyond the entries is dropped.
   void scatter(std::size_t offset, const std::byte* from, std::size_t length) const {
     walk(offset, length, [&from](std::byte* entry, std::size_t part) {
-      fabric::shm::copy_bytes(entry, from, part);
+      shm::copy_bytes(entry, from, part);
       from += part;
     });
   }

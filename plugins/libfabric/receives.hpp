@@ -6,15 +6,15 @@
 #include <utility>
 #include <vector>
 
-#include "fabric/shm/endpoint.hpp"
 #include "io_vector.hpp"
 #include "protocol.hpp"
+#include "shm/endpoint.hpp"
 
 namespace railyard::provider {
 
 /// A sender, kept while something of it is here.
 struct Source {
-  fabric::shm::Inbound* in = nullptr;  ///< null: it has gone
+  shm::Inbound* in = nullptr;  ///< null: it has gone
   std::string address;
   fi_addr_t number = FI_ADDR_NOTAVAIL;
   std::uint64_t known_generation = 0;

@@ -10,7 +10,7 @@
 
 namespace railyard::provider {
 
-using fabric::shm::Reservation;
+using shm::Reservation;
 
 std::byte* Endpoint::registered(std::uint64_t key, std::uint64_t address, std::size_t bytes, std::uint64_t access) {
   const Registration* const region = domain.registrations.find(key, address, bytes, access, &fid_.fid);
@@ -55,8 +55,8 @@ bool Endpoint::take_write(Source& source, const Arrival& arrival) {
     refuse_source(source, several || wants_done ? handle : 0, FI_EACCES);
     return true;
   }
-  if (!in_first) fabric::shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
-  fabric::shm::copy_bytes(to, arrival.payload, bytes);
+  if (!in_first) shm::prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
+  shm::copy_bytes(to, arrival.payload, bytes);
   if (!several || total == bytes) {
     if (!part) wrote(source, key, address, has_data, data, bytes);
     if (wants_done) control(source, kDone, handle, 0);

@@ -11,7 +11,7 @@ namespace railyard::provider {
 
 namespace {
 
-using fabric::shm::Reservation;
+using shm::Reservation;
 
 void gather(Outbound& out, const IoVector& from, std::size_t offset, std::byte* to, std::size_t bytes) {
   from.walk(offset, bytes, [&](const std::byte* entry, std::size_t part) {
@@ -117,7 +117,7 @@ ssize_t Endpoint::send_in_first_line(Path& path, const Order& order, const IoVec
   if (record == nullptr) return -FI_EAGAIN;
   record->arguments = order.arguments;
   if (from.count == 1) {
-    fabric::shm::copy_bytes(record->payload.data(), static_cast<const std::byte*>(from.list[0].iov_base), from.bytes);
+    shm::copy_bytes(record->payload.data(), static_cast<const std::byte*>(from.list[0].iov_base), from.bytes);
   } else {
     from.gather(0, record->payload.data(), from.bytes);
   }

@@ -128,32 +128,37 @@ nccl_result close_send(void* comm) noexcept { return close<ChannelComm>("closeSe
 nccl_result close_receive(void* comm) noexcept { return close<ChannelComm>("closeRecv", comm, Comm::Kind::receiver); }
 nccl_result close_listen(void* comm) noexcept { return close<ListenComm>("closeListen", comm, Comm::Kind::listener); }
 
-nccl_result register_memory(void* comm, void* data, std::size_t bytes, int type, void** memory) noexcept {
-  return guarded("regMr", [&]() -> nccl_result {
-    if (memory == nullptr) return misuse("regMr", "no place for the memory's handle");
-    *memory = nullptr;
-    ChannelComm* const known = channel_of(comm);
-    if (known == nullptr) return misuse("regMr", "this is no sending or receiving comm");
-    if (data == nullptr && bytes != 0) return misuse("regMr", "memory at no address");
-    if (type != NCCL_POINTER_HOST && (type != NCCL_POINTER_CUDA || !known->takes_gpu_memory()))
-      return fail("regMr", Error(Status::unsupported,
-                                 "memory of this kind cannot be registered: rails take host memory only, as the "
-                                 "properties of the device say (RAILYARD_NCCL_GPU_MEMORY=on changes that for tcp "
-                                 "rails)"));
-    auto name = known->register_memory({static_cast<std::byte*>(data), bytes});
-    if (!name) return fail("regMr", name.error());
-    *memory = *name;
-    return NCCL_OK;
-  });
+namespace {
+
+nccl_result register_any(const char* call, void* comm, void* data, std::size_t bytes, int type, DmaBufRange dma_buf,
+                         void** memory) {
+  if (memory == nullptr) return misuse(call, "no place for the memory's handle");
+  *memory = nullptr;
+  ChannelComm* const known = channel_of(comm);
+  if (known == nullptr) return misuse(call, "this is no sending or receiving comm");
+  if (data == nullptr && bytes != 0) return misuse(call, "memory at no address");
+  if (type != NCCL_POINTER_HOST && (type != NCCL_POINTER_CUDA || !known->takes_gpu_memory()))
+    return fail(call, Error(Status::unsupported,
+                            "memory of this kind cannot be registered: rails take host memory only, as the properties "
+                            "of the device say (RAILYARD_NCCL_GPU_MEMORY=on changes that for tcp rails, and for NICs "
+                            "that register dma-bufs)"));
+  auto name = known->register_memory({static_cast<std::byte*>(data), bytes}, dma_buf);
+  if (!name) return fail(call, name.error());
+  *memory = *name;
+  return NCCL_OK;
 }
 
-nccl_result register_dmabuf(void* /*comm*/, void* /*data*/, std::size_t /*bytes*/, int /*type*/,
-                            std::uint64_t /*offset*/, int /*fd*/, void** memory) noexcept {
-  if (memory != nullptr) *memory = nullptr;
-  return guarded("regMrDmaBuf", [] {
-    return fail("regMrDmaBuf", Error(Status::unsupported,
-                                     "no rail of this device takes a dma-buf, as its properties say: NCCL stages "
-                                     "through host memory"));
+}  // namespace
+
+nccl_result register_memory(void* comm, void* data, std::size_t bytes, int type, void** memory) noexcept {
+  return guarded("regMr", [&] { return register_any("regMr", comm, data, bytes, type, {}, memory); });
+}
+
+/// NCCL closes the descriptor after the call: a registration keeps what it needs.
+nccl_result register_dmabuf(void* comm, void* data, std::size_t bytes, int type, std::uint64_t offset, int fd,
+                            void** memory) noexcept {
+  return guarded("regMrDmaBuf", [&] {
+    return register_any("regMrDmaBuf", comm, data, bytes, type, {fd, offset}, memory);
   });
 }
 

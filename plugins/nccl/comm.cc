@@ -16,8 +16,8 @@ ChannelComm::~ChannelComm() {
   memories_.clear();
 }
 
-Result<void*> ChannelComm::register_memory(std::span<std::byte> memory) {
-  auto made = channel_->register_memory(memory);
+Result<void*> ChannelComm::register_memory(std::span<std::byte> memory, DmaBufRange dma_buf) {
+  auto made = channel_->register_memory(memory, dma_buf);
   if (!made) return std::move(made.error());
   void* const name = made->get();
   const std::lock_guard lock(memories_mutex_);

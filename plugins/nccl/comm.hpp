@@ -48,7 +48,7 @@ class ChannelComm : public Comm {
   // ---- any thread ----
 
   bool takes_gpu_memory() const { return hold_.device().takes_gpu_memory(); }
-  Result<void*> register_memory(std::span<std::byte> memory);
+  Result<void*> register_memory(std::span<std::byte> memory, DmaBufRange dma_buf);
   Result<void> deregister_memory(void* memory);
 
   // ---- one thread at a time ----

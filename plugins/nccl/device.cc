@@ -50,6 +50,14 @@ std::size_t rail_count(const Settings& settings, std::size_t nics) {
   return settings.rails == 0 ? nics : settings.rails;
 }
 
+/// NCCL may bring memory of any GPU that this process sees.
+bool every_gpu_has_dma_bufs() {
+  accelerator::Driver* const driver = accelerator::loaded_driver();
+  for (int gpu = 0; driver != nullptr && gpu < driver->devices(); ++gpu)
+    if (!driver->has_dma_bufs(gpu)) return false;
+  return driver != nullptr;
+}
+
 }  // namespace
 
 Device::Device(int number, std::vector<topology::Nic> nics, const Settings& settings)
@@ -62,9 +70,14 @@ Device::Device(int number, std::vector<topology::Nic> nics, const Settings& sett
 }
 
 bool Device::takes_gpu_memory() const {
-  return settings_.nccl_gpu_memory == "on" && accelerator::may_have_gpus() &&
-         std::ranges::all_of(nics_, &topology::Nic::device_memory);
+  if (settings_.nccl_gpu_memory != "on" || !accelerator::may_have_gpus() ||
+      !std::ranges::all_of(nics_, &topology::Nic::device_memory))
+    return false;
+  return !registers_dma_bufs() || every_gpu_has_dma_bufs();
 }
+
+/// Others copy with the GPU.
+bool Device::registers_dma_bufs() const { return nics_.front().provider == "verbs"; }
 
 nccl_properties_v12 Device::properties() const {
   // Two rails on one NIC are not twice as fast; fewer rails than NICs leave some NICs out.
@@ -77,7 +90,8 @@ nccl_properties_v12 Device::properties() const {
   properties.name = const_cast<char*>(name_.c_str());
   properties.pciPath = pci_path_.empty() ? nullptr : const_cast<char*>(pci_path_.c_str());
   properties.guid = guid_;
-  properties.ptrSupport = takes_gpu_memory() ? NCCL_POINTER_HOST | NCCL_POINTER_CUDA : NCCL_POINTER_HOST;
+  properties.ptrSupport = NCCL_POINTER_HOST;
+  if (takes_gpu_memory()) properties.ptrSupport |= NCCL_POINTER_CUDA | (registers_dma_bufs() ? NCCL_POINTER_DMABUF : 0);
   properties.regIsGlobal = 0;
   properties.forceFlush = 0;
   properties.speed = static_cast<int>(std::min(std::round(megabits), 1e9));

@@ -22,7 +22,7 @@ namespace railyard::nccl {
 /// What a rail whose speed nobody knows counts for, in Mb/s: loopback and the virtual NICs of cloud machines. NCCL
 /// derives the number of its channels and its algorithms from it; 10 Gb/s, its own guess, leaves it with one or two
 /// channels.
-inline constexpr int kUnknownSpeed = 100'000;
+inline constexpr int kUnknownSpeed = 40'000;
 
 class Device {
  public:
@@ -30,7 +30,7 @@ class Device {
 
   /// Pointers in it are good for as long as the device.
   nccl_properties_v12 properties() const;
-  /// Asked for, and every rail of the device reaches it.
+  /// Asked for, and every rail of the device reaches it, of every GPU of this process.
   bool takes_gpu_memory() const;
   /// "eth0 (tcp, 25 Gb/s) + eth1 (tcp, speed unknown)"
   std::string description() const;
@@ -44,6 +44,8 @@ class Device {
   std::set<const void*> connecting;  ///< handles whose connect has been begun
 
  private:
+  bool registers_dma_bufs() const;
+
   int number_;
   std::vector<topology::Nic> nics_;
   Settings settings_;

@@ -63,7 +63,8 @@ nccl_result receive(void* comm, int n, void** data, const std::size_t* sizes, co
 
 nccl_result flush(void* comm, int /*n*/, void** /*data*/, int* /*sizes*/, void** /*memories*/,
                   void** request) noexcept {
-  // Host memory needs none: a receive that is done is visible to whoever learns that it is.
+  // There is nothing left to do: a receive is done when its bytes are visible, to the GPU too whose memory they are in
+  // (Event::Kind::landed).
   if (request == nullptr) return misuse("iflush", "no place for the request");
   *request = nullptr;
   return channel_of(comm, Comm::Kind::receiver) != nullptr ? NCCL_OK : misuse("iflush", "this is no receiving comm");

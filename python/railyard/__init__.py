@@ -51,7 +51,10 @@ def _array(self, dtype="uint8", shape=None, offset=0):
     dtype = numpy.dtype(dtype)
     if dtype.hasobject:
         raise TypeError("an array of Python objects is pointers of this process, not data: use a number type")
-    memory = self.local[offset:]
+    memory = self.local
+    if not isinstance(memory, memoryview):
+        raise TypeError(f"the window lies on GPU {memory.device}, where NumPy cannot reach: use Window.local with CuPy or torch")
+    memory = memory[offset:]
     if shape is None:
         return numpy.frombuffer(memory[: len(memory) // dtype.itemsize * dtype.itemsize], dtype)
     return numpy.ndarray(shape, dtype, memory)

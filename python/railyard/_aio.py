@@ -162,7 +162,7 @@ def counter_peek(window, index, value):
 def ticket_peek(ticket, completion):
     def peek():
         try:
-            return ticket.test(completion)
+            return ticket.peek(completion)
         except _errors.Error:
             return True
 

@@ -16,6 +16,22 @@ struct LocalMemory {
   std::span<std::byte> bytes;
 };
 
+/// The same in the memory of a GPU: for CuPy, torch and others that take `__cuda_array_interface__`.
+struct DeviceMemory {
+  LocalMemory memory;
+  int device = 0;
+
+  py::dict interface() const {
+    py::dict fields;
+    fields["shape"] = py::make_tuple(memory.bytes.size());
+    fields["typestr"] = "|u1";
+    fields["data"] = py::make_tuple(reinterpret_cast<std::uintptr_t>(memory.bytes.data()), false);
+    fields["strides"] = py::none();
+    fields["version"] = 3;
+    return fields;
+  }
+};
+
 WindowOptions options_from(std::size_t signals, std::size_t counters, bool per_rank, bool native_atomics) {
   WindowOptions options;
   options.signals = signals;
@@ -46,6 +62,7 @@ std::shared_ptr<PyWindow> PyWindow::allocate(std::shared_ptr<PyWorld> world, std
                                              const WindowOptions& options) {
   std::shared_ptr<PyWindow> made(new PyWindow(std::move(world)));
   const Call call(*made->world_, "allocate");
+  made->device_ = options.device;
   auto window = without_gil([&] { return Window::allocate(made->world_->world(), bytes, options); });
   return finish(made, std::move(window), options.counters);
 }
@@ -64,7 +81,9 @@ py::object PyWindow::local() {
   if (memory_.data() != nullptr) {
     throw py::type_error("Window.local: this window lies over memory of yours: use that");
   }
-  return py::memoryview(py::cast(LocalMemory{window_->keep_local(), window_->local()}));
+  LocalMemory memory{window_->keep_local(), window_->local()};
+  if (device_ >= 0) return py::cast(DeviceMemory{std::move(memory), device_});
+  return py::memoryview(py::cast(std::move(memory)));
 }
 
 void PyWindow::close(Timeout timeout) {
@@ -123,6 +142,12 @@ bool PyTicket::test(Completion completion) {
   const bool done = take(without_gil([&] { return window->window().test(ticket, completion); }));
   if (done) over();
   return done;
+}
+
+bool PyTicket::peek(Completion completion) const {
+  if (window == nullptr) return true;
+  const Call call(*window, "peek");
+  return take(window->window().peek(ticket, completion));
 }
 
 void PyTicket::wait(Completion completion, Timeout timeout) {
@@ -204,6 +229,9 @@ void bind_values(py::module_& module) {
         return py::buffer_info(reinterpret_cast<unsigned char*>(self.bytes.data()),
                                static_cast<py::ssize_t>(self.bytes.size()));
       });
+  py::class_<DeviceMemory>(module, "_DeviceMemory", "This rank's memory of a window, on a GPU.")
+      .def_readonly("device", &DeviceMemory::device, "The GPU's number.")
+      .def_property_readonly("__cuda_array_interface__", &DeviceMemory::interface);
 }
 
 void bind_tickets(py::module_& module) {
@@ -211,6 +239,8 @@ void bind_tickets(py::module_& module) {
                        "One operation. Keeps its window; its memory is kept until it is complete, with or without it.")
       .def("test", &PyTicket::test, py::arg("completion") = Completion::remote,
            "Whether the operation is complete. Makes progress. Raises the error of one that failed.")
+      .def("peek", &PyTicket::peek, py::arg("completion") = Completion::remote,
+           "The same without progress: for event loops, between `World.arm` and their sleep, which a `test` would end.")
       .def(
           "wait",
           [](PyTicket& self, Completion completion, py::handle timeout) { self.wait(completion, Timeout(timeout)); },
@@ -351,14 +381,15 @@ void bind_window(py::module_& module) {
   type.def_static(
           "allocate",
           [](std::shared_ptr<PyWorld> world, std::size_t bytes, std::size_t signals, std::size_t counters,
-             bool per_rank, bool native_atomics) {
-            return PyWindow::allocate(std::move(world), bytes,
-                                      options_from(signals, counters, per_rank, native_atomics));
+             bool per_rank, bool native_atomics, int device) {
+            WindowOptions options = options_from(signals, counters, per_rank, native_atomics);
+            options.device = device;
+            return PyWindow::allocate(std::move(world), bytes, options);
           },
           py::arg("world"), py::arg("bytes"), py::kw_only(), py::arg("signals") = 64, py::arg("counters") = 64,
-          py::arg("per_rank") = false, py::arg("native_atomics") = false,
+          py::arg("per_rank") = false, py::arg("native_atomics") = false, py::arg("device") = -1,
           "Makes a window over zeroed memory of its own, which ranks on the same host reach by loads and stores. "
-          "Collective; `bytes` is equal on all ranks unless `per_rank`.")
+          "`device`: in the memory of that GPU. Collective; `bytes` is equal on all ranks unless `per_rank`.")
       .def_static(
           "adopt",
           [](std::shared_ptr<PyWorld> world, py::handle memory, std::size_t signals, std::size_t counters,
@@ -371,8 +402,9 @@ void bind_window(py::module_& module) {
           "with "
           "__cuda_array_interface__ or __dlpack__. The window keeps it until it is closed. Collective.")
       .def_property_readonly("local", &PyWindow::local,
-                             "This rank's memory as a memoryview of bytes, where the window allocated it. It stays "
-                             "valid beyond `close`; nobody else reaches it then.")
+                             "This rank's memory as a memoryview of bytes, where the window allocated it; on a GPU, an "
+                             "object with __cuda_array_interface__ (cupy.asarray, torch.as_tensor). It stays valid "
+                             "beyond `close`; nobody else reaches it then.")
       .def(
           "bytes",
           [](PyWindow& self, int rank) {

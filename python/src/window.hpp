@@ -63,6 +63,7 @@ class PyWindow : public Closable, public std::enable_shared_from_this<PyWindow> 
   std::vector<std::shared_ptr<Pending>> pending_;
   std::size_t sweep_at_ = 64;
   std::size_t counters_ = 0;
+  int device_ = -1;  ///< the GPU that an allocated window lies on; -1: host memory
 };
 
 /// One operation. Keeps its window, and with it the operation's memory.
@@ -72,6 +73,7 @@ struct PyTicket {
   std::shared_ptr<Pending> pending;
 
   bool test(Completion completion);
+  bool peek(Completion completion) const;
   void wait(Completion completion, Timeout timeout);
   void over() {
     if (pending != nullptr) pending->release();

@@ -172,6 +172,9 @@ py::dict to_dict(const WorldStatistics& from) {
     one["links"] = rail.links;
     one["links_down"] = rail.links_down;
     one["deadline"] = rail.deadline;
+    one["links_suspected"] = rail.links_suspected;
+    one["links_lost"] = rail.links_lost;
+    one["segments_replayed"] = rail.segments_replayed;
     rails.append(std::move(one));
   }
   all["rails"] = std::move(rails);

@@ -93,6 +93,39 @@ class Loop(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("slept", done.stdout)
 
+    def test_a_loop_sleeps_while_its_ticket_is_under_way(self):
+        """Counted in passes, too: a look at a ticket must not wake the loop that is about to sleep."""
+        done = run_program("""
+            import asyncio, os, signal, time, railyard, railyard._aio as aio
+            passes = 0
+            def counted(self, pump=aio._Watch._pump):
+                global passes
+                passes += 1
+                pump(self)
+            aio._Watch._pump = counted
+            async def main(window, peer):
+                while open(f"/proc/{peer}/stat").read().rsplit(")", 1)[1].split()[0] != "T":
+                    time.sleep(0.01)
+                waiting = asyncio.create_task(window.put(1, 0, b"12345678").wait_async())
+                await asyncio.sleep(0.5)
+                slept = passes
+                os.kill(peer, signal.SIGCONT)
+                await waiting
+                assert 0 < slept < 500, slept
+            with railyard.World() as world, railyard.Window.allocate(world, 64) as window:
+                if world.rank == 0:
+                    window.wait_signal(0)
+                    asyncio.run(main(window, int(window.array("int64", 1)[0])))
+                    print("slept")
+                else:
+                    window.put_value(0, 0, os.getpid())
+                    window.signal(0, 0)
+                    window.quiet()
+                    os.kill(os.getpid(), signal.SIGSTOP)
+            """, 2, {"RAILYARD_SHARED_MEMORY": "off"})
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("slept", done.stdout)
+
     def test_other_tasks_run_meanwhile(self):
         async def main(window):
             ticks = 0

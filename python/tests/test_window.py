@@ -8,7 +8,7 @@ import weakref
 import numpy
 import railyard
 from railyard import AtomicOp, Comparison, Completion, Order, SignalCondition, SignalOp, Window
-from support import ON_RAILS, SETTINGS, in_threads
+from support import ON_RAILS, ROOT, SETTINGS, in_threads, run_program
 
 
 def alone(work, size=4096, settings=SETTINGS, **options):
@@ -215,6 +215,41 @@ class Adopted(unittest.TestCase):
                         window.get(0, 0, ByInterface(array, None, True))
                 gc.collect()
                 self.assertEqual(sys.getrefcount(array), count)
+
+
+class OnAGpu(unittest.TestCase):
+    DOUBLE = ROOT / "build" / "tests" / "doubles" / "cuda" / "libcuda.so.1"
+
+    @unittest.skipUnless(DOUBLE.exists(), "the driver's double is not built")
+    def test_allocated_there(self):
+        # In a process of its own: the driver is loaded before the library looks for it.
+        program = '''
+            import ctypes, os
+            driver = ctypes.CDLL(os.environ["DRIVER"], ctypes.RTLD_GLOBAL)
+            import numpy, railyard
+            with railyard.World() as world:
+                with railyard.Window.allocate(world, 1 << 16, device=0) as window:
+                    window.put(0, 100, numpy.arange(50.0)).wait()
+                    window.put_signal(0, 0, b"12345678", 3)
+                    window.wait_signal(3)
+                    back = numpy.zeros(50)
+                    window.get(0, 100, back).wait()
+                    assert (back == numpy.arange(50.0)).all()
+                    there = window.local.__cuda_array_interface__
+                    assert there["shape"] == (1 << 16,) and there["typestr"] == "|u1" and there["version"] == 3
+                    address, read_only = there["data"]
+                    seen = ctypes.create_string_buffer(8)
+                    assert driver.cuda_double_peek(seen, ctypes.c_void_p(address), 8) and seen.raw == b"12345678"
+                    assert not read_only and window.local.device == 0
+                    try:
+                        window.array("float64")
+                        raise SystemExit("NumPy cannot reach it")
+                    except TypeError as error:
+                        assert "GPU 0" in str(error)
+            print("right")
+        '''
+        done = run_program(program, environment={"DRIVER": str(self.DOUBLE)})
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, "right"))
 
 
 class WrongCalls(unittest.TestCase):

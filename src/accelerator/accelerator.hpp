@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/fd.hpp"
 #include "railyard/result.hpp"
 
 namespace railyard::accelerator {
@@ -40,7 +41,8 @@ struct ShareHandle {
   std::uint64_t id = 0;
 };
 
-/// A peer's allocation in this process's address space. Unmapped at the end.
+/// Device memory that this process has mapped: a peer's allocation, or one of its own. Unmapped at the end; the memory
+/// stays as long as anybody has it mapped.
 class Mapping {
  public:
   virtual ~Mapping() = default;
@@ -61,6 +63,19 @@ class Pinned {
   virtual ~Pinned() = default;
   virtual std::span<std::byte> memory() const = 0;
   virtual std::byte* device_address() const = 0;  ///< what kernels call it
+};
+
+/// Device memory as NICs register it: a range of whole pages of the host, with what was asked for inside.
+struct DmaBuf {
+  Fd descriptor;
+  std::uint64_t offset = 0;  ///< of the memory in the range
+};
+
+/// How the writes of NICs to a device's memory become visible to its kernels, as the platform says.
+enum class NicWrites : std::uint8_t {
+  in_order,  ///< by themselves: whoever learns of one sees it
+  by_flush,  ///< `flush_writes`, once the NIC has told of them
+  by_read,   ///< a read of the device's memory by the same NIC
 };
 
 /// A private, non-blocking queue of copies on one device, done in order. One thread at a time.
@@ -94,14 +109,21 @@ class Driver {
   virtual Result<std::unique_ptr<Shared>> share(const Allocation& allocation) = 0;
   /// Maps a peer's, to be used by queues of `device`; -1: of the device that holds it. Not for handles of this process.
   virtual Result<std::unique_ptr<Mapping>> map(const ShareHandle& handle, int device = -1) = 0;
+  /// Memory of our own that peers can map (`share`) and NICs can register, at least so many bytes; what it holds is not
+  /// said. A peer that has mapped it keeps it, whatever becomes of the owner.
+  virtual Result<std::unique_ptr<Mapping>> allocate(int device, std::size_t bytes) = 0;
+  /// Whether atomics of kernels on `device` in memory of `owner` are atomic with those of every other GPU.
+  virtual bool atomics_reach(int device, int owner) = 0;
   virtual Result<std::unique_ptr<Pinned>> allocate_pinned(std::size_t bytes) = 0;
   /// Makes host memory that is there already reachable for devices, until the end.
   virtual Result<std::unique_ptr<Pinned>> pin(std::span<std::byte> memory) = 0;
   virtual Result<std::unique_ptr<CopyQueue>> open_queue(int device) = 0;
-  /// A dma-buf descriptor of a range of device memory, for NICs: the caller closes it. Begins and ends at pages of the
-  /// host (an allocation may end before the range does, within its last page).
-  virtual Result<int> dma_buf(std::span<std::byte> memory) = 0;
-  /// What NICs have written to the device's memory becomes visible to its kernels. `unsupported`: read back instead.
+  /// Whether NICs can reach the device's memory by dma-buf descriptors.
+  virtual bool has_dma_bufs(int device) = 0;
+  /// A descriptor of the pages that hold this memory of one allocation. `unsupported`: the device has none.
+  virtual Result<DmaBuf> dma_buf(std::span<std::byte> memory) = 0;
+  virtual NicWrites nic_writes(int device) = 0;
+  /// What NICs have written to the device's memory is visible to its kernels when this returns. Some microseconds.
   virtual Result<void> flush_writes(int device) = 0;
 };
 

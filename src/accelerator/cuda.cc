@@ -49,17 +49,21 @@ Result<std::unique_ptr<CudaDriver>> CudaDriver::open() {
     gpu->bus_id = text.data();
     std::ranges::transform(gpu->bus_id, gpu->bus_id.begin(),
                            [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    int value = 0;
-    gpu->writes_values = calls.stream_writes != nullptr &&
-                         calls.device_attribute(&value, kAttributeStreamWrites64, gpu->handle) == kSuccess &&
-                         value != 0;
     driver->gpus_.push_back(std::move(gpu));
+    driver->gpus_.back()->writes_values =
+        calls.stream_writes != nullptr && driver->attribute(ordinal, kAttributeStreamWrites64) != 0;
   }
   if (count == 0) return Error(Status::not_found, "the CUDA driver lists no GPU: see CUDA_VISIBLE_DEVICES");
   if (auto filled = fill_random(std::as_writable_bytes(std::span(&driver->owner_, 1))); !filled) {
     return std::move(filled.error());
   }
   return driver;
+}
+
+int CudaDriver::attribute(int device, int number) const {
+  int value = 0;
+  const Code code = calls_.device_attribute(&value, number, gpus_[static_cast<std::size_t>(device)]->handle);
+  return code == kSuccess ? value : 0;
 }
 
 std::string CudaDriver::bus_id(int device) const {
@@ -124,29 +128,6 @@ Result<std::unique_ptr<CopyQueue>> CudaDriver::open_queue(int device) {
   return open_copy_queue(*this, device, *made, gpus_[static_cast<std::size_t>(device)]->writes_values);
 }
 
-Result<void> CudaDriver::flush_writes(int device) {
-  auto made = context(device);
-  if (!made) return std::move(made.error());
-  const Device handle = gpus_[static_cast<std::size_t>(device)]->handle;
-  int ordering = 0;
-  if (calls_.device_attribute(&ordering, kAttributeRdmaWritesOrdering, handle) == kSuccess &&
-      ordering >= kOrderingOwner) {
-    return {};  // it sees them in order anyway
-  }
-  int options = 0;
-  if (calls_.flush_rdma_writes == nullptr ||
-      calls_.device_attribute(&options, kAttributeRdmaFlushOptions, handle) != kSuccess ||
-      (options & kFlushOptionHost) == 0) {
-    return Error(Status::unsupported, fmt::format("GPU {} ({}) cannot flush writes of NICs: read the last one back",
-                                                  device, bus_id(device)));
-  }
-  const Current current(calls_, *made);
-  Code code = current.code();
-  if (code == kSuccess) code = calls_.flush_rdma_writes(kFlushTargetCurrentContext, kFlushToOwner);
-  if (code != kSuccess) return error(code, "cuFlushGPUDirectRDMAWrites", device, "read the last write back instead");
-  return {};
-}
-
 }  // namespace cuda
 
 namespace {
@@ -194,7 +175,8 @@ Driver* driver() {
 
 Driver* loaded_driver() {
   if (Driver* const found = g_search.found.load(std::memory_order_acquire); found != nullptr) return found;
-  if (g_search.over.load(std::memory_order_relaxed) || is_off() || !cuda::is_started(cuda::Look::no)) return nullptr;
+  // For every message in memory that nobody registered: the environment is not asked before there is a library.
+  if (g_search.over.load(std::memory_order_relaxed) || !cuda::is_started(cuda::Look::no)) return nullptr;
   return driver();
 }
 

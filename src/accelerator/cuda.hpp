@@ -72,13 +72,19 @@ class CudaDriver final : public Driver {
   std::optional<Allocation> find(const void* address) override;
   Result<std::unique_ptr<Shared>> share(const Allocation& allocation) override;
   Result<std::unique_ptr<Mapping>> map(const ShareHandle& handle, int device) override;
+  Result<std::unique_ptr<Mapping>> allocate(int device, std::size_t bytes) override;
+  bool atomics_reach(int device, int owner) override;
   Result<std::unique_ptr<Pinned>> allocate_pinned(std::size_t bytes) override;
   Result<std::unique_ptr<Pinned>> pin(std::span<std::byte> memory) override;
   Result<std::unique_ptr<CopyQueue>> open_queue(int device) override;
-  Result<int> dma_buf(std::span<std::byte> memory) override;
+  bool has_dma_bufs(int device) override;
+  Result<DmaBuf> dma_buf(std::span<std::byte> memory) override;
+  NicWrites nic_writes(int device) override;
   Result<void> flush_writes(int device) override;
 
   const Library& calls() const { return calls_; }
+  /// Of a device that is there; 0 where the driver does not know it.
+  int attribute(int device, int number) const;
   /// The device's primary context, which the CUDA runtime uses too. Made at the first call, kept for good.
   Result<CudaContext> context(int device);
   /// "cuMemcpyAsync on GPU 0 (0000:1b:00.0): CUDA_ERROR_ILLEGAL_ADDRESS: `advice`".

@@ -57,6 +57,9 @@ void find_memory(Finder& finder, Library& calls) {
   finder.need("cuIpcGetMemHandle", calls.ipc_get);
   finder.need("cuIpcOpenMemHandle_v2", calls.ipc_open);
   finder.need("cuIpcCloseMemHandle", calls.ipc_close);
+  finder.need("cuDeviceGetP2PAttribute", calls.p2p_attribute);
+  finder.need("cuMemGetAllocationGranularity", calls.memory_granularity);
+  finder.need("cuMemCreate", calls.memory_create);
   finder.need("cuMemRetainAllocationHandle", calls.memory_retain);
   finder.need("cuMemRelease", calls.memory_release);
   finder.need("cuMemExportToShareableHandle", calls.memory_export);

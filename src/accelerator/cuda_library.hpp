@@ -63,10 +63,12 @@ constexpr Code kIllegalAddress = 700;
 constexpr Code kNotPermitted = 800;
 constexpr Code kNotSupported = 801;
 
+constexpr int kAttributeRdmaMapped = 110;
 constexpr int kAttributeRdmaFlushOptions = 117;
 constexpr int kAttributeRdmaWritesOrdering = 118;
 constexpr int kAttributeStreamWrites64 = 122;
 constexpr int kAttributeDmaBuf = 124;
+constexpr int kP2pNativeAtomics = 3;
 
 constexpr int kPointerMemoryType = 2;
 constexpr int kPointerBufferId = 7;
@@ -133,6 +135,10 @@ struct Library {
   Code (*ipc_open)(Address* address, IpcHandle handle, unsigned flags) = nullptr;
   Code (*ipc_close)(Address address) = nullptr;
 
+  Code (*p2p_attribute)(int* value, int attribute, Device from, Device to) = nullptr;
+  Code (*memory_granularity)(std::size_t* bytes, const AllocationProperties* properties, int option) = nullptr;
+  Code (*memory_create)(MemoryHandle* handle, std::size_t bytes, const AllocationProperties* properties,
+                        unsigned long long flags) = nullptr;
   Code (*memory_retain)(MemoryHandle* handle, void* address) = nullptr;
   Code (*memory_release)(MemoryHandle handle) = nullptr;
   Code (*memory_export)(void* shareable, MemoryHandle handle, int type, unsigned long long flags) = nullptr;

@@ -1,6 +1,5 @@
-/// Whose memory an address is; pinned host memory; dma-buf descriptors.
+/// Whose memory an address is; pinned host memory.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <utility>
 
@@ -155,37 +154,6 @@ Result<ProgressWord> CudaDriver::take_word(int device) {
 void CudaDriver::return_word(ProgressWord word) {
   const std::lock_guard lock(mutex_);
   free_words_.push_back(word);
-}
-
-Result<int> CudaDriver::dma_buf(std::span<std::byte> memory) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto start = as_address(memory.data());
-  if (memory.empty() || start % page != 0 || memory.size() % page != 0) {
-    return Error(Status::invalid, "a dma-buf descriptor is of whole pages of the host");
-  }
-  const auto found = find(memory.data());
-  if (!found) return Error(Status::invalid, "a dma-buf descriptor is of device memory; this is not");
-  if (start + memory.size() > (found->base + found->bytes + page - 1) / page * page) {
-    return Error(Status::out_of_range, "the memory ends before the range that a dma-buf descriptor is wanted of");
-  }
-  int supported = 0;
-  const Device handle = gpus_[static_cast<std::size_t>(found->device)]->handle;
-  if (calls_.range_handle == nullptr || calls_.device_attribute(&supported, kAttributeDmaBuf, handle) != kSuccess ||
-      supported == 0) {
-    return Error(Status::unsupported, fmt::format("GPU {} ({}) has no dma-buf descriptors: its driver must be the open "
-                                                  "kernel module, with CUDA 11.7 or later",
-                                                  found->device, bus_id(found->device)));
-  }
-  auto made = context(found->device);
-  if (!made) return std::move(made.error());
-  const Current current(calls_, *made);
-  int descriptor = -1;
-  Code code = current.code();
-  if (code == kSuccess) code = calls_.range_handle(&descriptor, start, memory.size(), kRangeHandleDmaBuf, 0);
-  if (code != kSuccess) {
-    return error(code, "cuMemGetHandleForAddressRange", found->device, "NICs cannot reach this memory directly");
-  }
-  return descriptor;
 }
 
 }  // namespace railyard::accelerator::cuda

@@ -1,5 +1,6 @@
 /// Allocations of other processes: cudaMalloc's by the driver's own handle, memory mapped by its owner (cuMemMap) by a
-/// file descriptor that peers take with pidfd_getfd, which needs what process_vm_readv needs.
+/// file descriptor that peers take with pidfd_getfd, which needs what process_vm_readv needs. And memory of our own
+/// that can be shared so.
 #include <fmt/format.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -44,7 +45,7 @@ class IpcMapping final : public Mapping {
   int device_;
 };
 
-/// What is reserved, mapped and imported, undone in turn.
+/// What is reserved, mapped and imported or made, undone in turn.
 class DescriptorMapping final : public Mapping {
  public:
   DescriptorMapping(CudaDriver& driver, CudaContext context, int device)
@@ -54,7 +55,7 @@ class DescriptorMapping final : public Mapping {
     const Current current(calls, context_);
     if (mapped_) calls.memory_unmap(address_, bytes_);
     if (address_ != 0) calls.address_free(address_, bytes_);
-    if (imported_) calls.memory_release(handle_);
+    if (held_) calls.memory_release(handle_);
   }
   std::span<std::byte> memory() const override { return {as_pointer(address_), bytes_}; }
   int device() const override { return device_; }
@@ -66,7 +67,7 @@ class DescriptorMapping final : public Mapping {
     if (const Code code = calls.memory_import(&handle_, shareable, kHandlePosixDescriptor); code != kSuccess) {
       return driver_.error(code, "cuMemImportFromShareableHandle", device_, "the peer's memory is gone");
     }
-    imported_ = true;
+    held_ = true;
     AllocationProperties properties{};
     if (const Code code = calls.memory_properties(&properties, handle_); code != kSuccess) {
       return driver_.error(code, "cuMemGetAllocationPropertiesFromHandle", device_, "the peer's memory is not mapped");
@@ -75,6 +76,27 @@ class DescriptorMapping final : public Mapping {
       return Error(Status::refused, "a peer's handle names memory of another device than it says");
     }
     return {};
+  }
+
+  /// Returns how many bytes it has.
+  Result<std::size_t> create(std::size_t bytes) {
+    const Library& calls = driver_.calls();
+    AllocationProperties properties{};
+    properties.type = kAllocationPinned;
+    properties.handle_types = kHandlePosixDescriptor;
+    properties.location = {kLocationDevice, device_};
+    properties.rdma_capable = driver_.attribute(device_, kAttributeRdmaMapped) != 0 ? 1 : 0;  // or no NIC registers it
+    std::size_t unit = 0;
+    if (const Code code = calls.memory_granularity(&unit, &properties, 0); code != kSuccess || unit == 0) {
+      return driver_.error(code, "cuMemGetAllocationGranularity", device_, "it has no memory that peers can map");
+    }
+    if (bytes > SIZE_MAX - unit) return Error(Status::no_memory, "longer than the address space");
+    const std::size_t whole = std::max<std::size_t>((bytes + unit - 1) / unit, 1) * unit;
+    if (const Code code = calls.memory_create(&handle_, whole, &properties, 0); code != kSuccess) {
+      return driver_.error(code, "cuMemCreate", device_, fmt::format("no {} bytes of its memory", whole));
+    }
+    held_ = true;
+    return whole;
   }
 
   Result<void> map(std::size_t bytes, int user) {
@@ -102,7 +124,7 @@ class DescriptorMapping final : public Mapping {
   CudaContext context_;
   int device_;
   MemoryHandle handle_ = 0;
-  bool imported_ = false;
+  bool held_ = false;
   Address address_ = 0;
   std::size_t bytes_ = 0;
   bool mapped_ = false;
@@ -260,6 +282,26 @@ Result<std::unique_ptr<Mapping>> CudaDriver::map_descriptor(const ShareHandle& h
   if (auto imported = mapping->import(descriptor->get()); !imported) return std::move(imported.error());
   if (auto mapped = mapping->map(handle.bytes, user); !mapped) return std::move(mapped.error());
   return std::unique_ptr<Mapping>(std::move(mapping));
+}
+
+Result<std::unique_ptr<Mapping>> CudaDriver::allocate(int device, std::size_t bytes) {
+  auto made = context(device);
+  if (!made) return std::move(made.error());
+  const Current current(calls_, *made);
+  if (current.code() != kSuccess) return error(current.code(), "cuCtxPushCurrent", device, "nothing is allocated");
+  auto mapping = std::make_unique<DescriptorMapping>(*this, *made, device);
+  auto whole = mapping->create(bytes);
+  if (!whole) return std::move(whole.error());
+  if (auto mapped = mapping->map(*whole, device); !mapped) return std::move(mapped.error());
+  return std::unique_ptr<Mapping>(std::move(mapping));
+}
+
+bool CudaDriver::atomics_reach(int device, int owner) {
+  if (!is_device(device) || !is_device(owner)) return false;
+  if (device == owner) return true;
+  const auto handle = [&](int number) { return gpus_[static_cast<std::size_t>(number)]->handle; };
+  int native = 0;
+  return calls_.p2p_attribute(&native, kP2pNativeAtomics, handle(device), handle(owner)) == kSuccess && native != 0;
 }
 
 }  // namespace railyard::accelerator::cuda

@@ -1,5 +1,6 @@
 #include "base/log.hpp"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <array>
@@ -7,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "base/log_line.hpp"
 #include "railyard/settings.hpp"
@@ -122,6 +124,16 @@ void set_log_format(LogFormat format) { log_detail::format.store(format, std::me
 void apply_log_settings(const Settings& settings) {
   if (const auto level = parse_log_level(settings.log); level.ok()) set_log_level(*level);
   set_log_format(settings.log_format == "json" ? LogFormat::json : LogFormat::text);
+}
+
+void log_changed_settings(const Settings& settings) {
+  if (!log_enabled(LogLevel::debug)) return;
+  std::vector<std::string> changed;
+  for (const Settings::Entry& entry : settings.list()) {
+    if (entry.value != entry.by_default)
+      changed.push_back(fmt::format("{}={} ({})", entry.name, entry.value, entry.source));
+  }
+  log_debug("settings: {}", changed.empty() ? "all as by default" : fmt::format("{}", fmt::join(changed, ", ")));
 }
 
 void set_log_rank(int rank) { log_detail::rank.store(rank, std::memory_order_relaxed); }

@@ -31,6 +31,8 @@ enum class LogFormat : std::uint8_t { text, json };
 void set_log_format(LogFormat format);
 /// Level and format as RAILYARD_LOG and RAILYARD_LOG_FORMAT say.
 void apply_log_settings(const Settings& settings);
+/// Tells, at the level debug, which settings differ from their defaults and where their values came from.
+void log_changed_settings(const Settings& settings);
 /// Puts the rank in the prefix of every line; -1 takes it out again.
 void set_log_rank(int rank);
 

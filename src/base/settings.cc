@@ -83,7 +83,7 @@ constexpr Descriptor kSettings[] = {
     {"RAILYARD_INLINE_BYTES", &Settings::inline_bytes, Kind::size, "puts up to this size travel inside a message", 0,
      64 * kKilo},
     {"RAILYARD_EAGER_BYTES", &Settings::eager_bytes, Kind::size,
-     "messages up to this size need no grant and travel inside frames; 0: none", 0, 64 * kKilo},
+     "single messages up to this size need no grant and travel inside frames; 0: none", 0, 64 * kKilo},
     {"RAILYARD_SHARED_LINKS", &Settings::shared_links, Kind::number,
      "links for each pair of rails that all channels to a peer share; 0: every channel has its own", 0, 64},
     {"RAILYARD_WORKERS", &Settings::workers, Kind::number,

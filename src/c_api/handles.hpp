@@ -1,7 +1,9 @@
 /// What the C handles hold, and the one way every C call reports failure.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
@@ -62,6 +64,14 @@ ry_status guarded(const char* call, Body body) noexcept {
     fail_invalid(call, error.what());
     return RY_IO;
   }
+}
+
+/// Into a field of a C structure: cut to fit, ended by a zero.
+template <std::size_t kRoom>
+void copy_text(char (&out)[kRoom], const std::string& text) noexcept {
+  const std::size_t length = std::min(kRoom - 1, text.size());
+  std::memcpy(out, text.data(), length);
+  out[length] = '\0';
 }
 
 inline ry_status status_of(Result<void>&& result) noexcept { return result.ok() ? RY_OK : fail(result.error()); }

@@ -90,7 +90,22 @@ railyard::WindowOptions to_options(const ry_window_options* given) {
   if (options.signal_memory != nullptr) out.signal_memory = {options.signal_memory, options.signals};
   if (options.counter_memory != nullptr) out.counter_memory = {options.counter_memory, options.counters};
   out.native_atomics = options.native_atomics != 0;
+  out.device = options.device;
   return out;
+}
+
+/// Whether an operation is complete, as `look` has it.
+template <typename Look>
+ry_status look_at(const char* call, const ry_window* window, ry_completion completion, int* done, Look look) noexcept {
+  if (!usable(window)) return fail_unusable(call, window);
+  if (done == nullptr) return fail_invalid(call, "no place for the answer");
+  if (!is_completion(completion)) return fail_completion(call, completion);
+  return guarded(call, [&]() -> ry_status {
+    Result<bool> complete = look(static_cast<Completion>(completion));
+    if (!complete) return fail(complete.error());
+    *done = *complete ? 1 : 0;
+    return RY_OK;
+  });
 }
 
 ry_status hand_out(Result<Window>&& made, ry_window** window) {
@@ -105,7 +120,7 @@ extern "C" {
 
 ry_window_options ry_window_default_options(void) {
   const railyard::WindowOptions defaults;
-  return {defaults.signals, defaults.counters, defaults.per_rank ? 1 : 0, nullptr, nullptr, 0};
+  return {defaults.signals, defaults.counters, defaults.per_rank ? 1 : 0, nullptr, nullptr, 0, defaults.device};
 }
 
 ry_status ry_window_allocate(ry_world* world, size_t bytes, const ry_window_options* options, ry_window** window) {
@@ -259,15 +274,13 @@ ry_status ry_wait_counter(ry_window* window, size_t index, uint64_t value, int64
 }
 
 ry_status ry_test(ry_window* window, ry_ticket ticket, ry_completion completion, int* done) {
-  if (!usable(window)) return fail_unusable(__func__, window);
-  if (done == nullptr) return fail_invalid(__func__, "no place for the answer");
-  if (!is_completion(completion)) return fail_completion(__func__, completion);
-  return guarded(__func__, [&]() -> ry_status {
-    auto complete = window->window.test(to_ticket(ticket), static_cast<Completion>(completion));
-    if (!complete) return fail(complete.error());
-    *done = *complete ? 1 : 0;
-    return RY_OK;
-  });
+  return look_at(__func__, window, completion, done,
+                 [&](Completion which) { return window->window.test(to_ticket(ticket), which); });
+}
+
+ry_status ry_peek(const ry_window* window, ry_ticket ticket, ry_completion completion, int* done) {
+  return look_at(__func__, window, completion, done,
+                 [&](Completion which) { return window->window.peek(to_ticket(ticket), which); });
 }
 
 ry_status ry_wait(ry_window* window, ry_ticket ticket, ry_completion completion, int64_t deadline_ms) {

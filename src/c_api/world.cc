@@ -1,6 +1,5 @@
 /// Settings, bootstrap and world of the C API.
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "c_api/handles.hpp"
@@ -84,12 +83,6 @@ ry_status open_world(const ry_settings* settings, const ry_bootstrap* bootstrap,
   if (!world) return fail(world.error());
   *out = new ry_world{std::move(callbacks), std::move(*world)};
   return RY_OK;
-}
-
-void copy_text(char* out, std::size_t room, const std::string& text) {
-  const std::size_t length = std::min(room - 1, text.size());
-  std::memcpy(out, text.data(), length);
-  out[length] = '\0';
 }
 
 }  // namespace
@@ -206,8 +199,8 @@ ry_status ry_world_read_rail(const ry_world* world, size_t rail, ry_rail_statist
     }
     const railyard::RailStatistics& one = now.rails[rail];
     *statistics = {};
-    copy_text(statistics->name, sizeof(statistics->name), one.name);
-    copy_text(statistics->provider, sizeof(statistics->provider), one.provider);
+    copy_text(statistics->name, one.name);
+    copy_text(statistics->provider, one.provider);
     statistics->bytes_sent = one.bytes_sent;
     statistics->bytes_received = one.bytes_received;
     statistics->frames_sent = one.frames_sent;
@@ -217,6 +210,9 @@ ry_status ry_world_read_rail(const ry_world* world, size_t rail, ry_rail_statist
     statistics->up = one.up ? 1 : 0;
     statistics->links = one.links;
     statistics->links_down = one.links_down;
+    statistics->links_suspected = one.links_suspected;
+    statistics->links_lost = one.links_lost;
+    statistics->segments_replayed = one.segments_replayed;
     return RY_OK;
   });
 }

@@ -18,6 +18,7 @@ using Payload = std::array<std::byte, device::detail::kInlineBytes>;
 /// Whether the command is one at all; the ranges are the window's to check.
 Result<void> check(const Command& command);
 /// `payload` takes what travelled inside the command, and stays as it is until the operation is complete.
-Result<Ticket> issue(Window& window, const SharedMemory& memory, const Command& command, Payload& payload);
+Result<Ticket> issue(Window& window, const SharedMemory& memory, std::uint32_t ring, const Command& command,
+                     Payload& payload);
 
 }  // namespace railyard::device_detail

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,8 @@ namespace railyard::device_detail {
 namespace {
 
 constexpr std::size_t kBlockAlignment = 4096;
+/// More than any window has; times the threads of a block, it is still a number.
+constexpr std::uint64_t kMostDirectBytes = std::uint64_t{1} << 48;
 
 std::size_t aligned(std::size_t at, std::size_t to = 128) { return (at + to - 1) / to * to; }
 
@@ -24,7 +27,8 @@ BlockLayout::BlockLayout(std::size_t rings, std::size_t depth, std::size_t ranks
   lost = aligned(attention + rings * kLineWords * sizeof(Word));
   error = aligned(lost + (ranks + 1) * sizeof(Word));
   failure = aligned(error + sizeof(Report));
-  shared_bytes = aligned(failure + sizeof(Report));
+  fetched = aligned(failure + sizeof(Report));
+  shared_bytes = aligned(fetched + rings * device::detail::kMostFetches * sizeof(Word));
 
   posted = aligned(rings * sizeof(RingTail));
   peers = aligned(posted + rings * ranks * sizeof(Word));
@@ -56,6 +60,13 @@ Result<SharedMemory> SharedMemory::open(window_detail::WindowState& window, cons
       return Error(Status::out_of_range,
                    fmt::format("device {} does not exist; there are {}", options.device, memory.driver_->devices()));
     }
+  }
+  if (const int own = window.allocated_device(); own >= 0 && own != options.device) {
+    return Error(
+        Status::invalid,
+        fmt::format("the window's memory is GPU {}'s, which only kernels of that GPU reach: device {} was asked "
+                    "for",
+                    own, options.device));
   }
   if (auto taken = memory.take_blocks(options); !taken) return std::move(taken.error());
   if (auto reached = memory.reach_window(window, options); !reached) return std::move(reached.error());
@@ -92,6 +103,7 @@ Result<void> SharedMemory::take_blocks(const DeviceOptions& options) {
   handle_.lost = reinterpret_cast<const Word*>(shared + layout_.lost);
   handle_.error = reinterpret_cast<const Report*>(shared + layout_.error);
   handle_.failure = reinterpret_cast<Report*>(shared + layout_.failure);
+  handle_.fetched = reinterpret_cast<const Word*>(shared + layout_.fetched);
   handle_.tails = reinterpret_cast<RingTail*>(producer_ + layout_.tails);
   handle_.posted = reinterpret_cast<Word*>(producer_ + layout_.posted);
   handle_.peers = reinterpret_cast<const Peer*>(producer_ + layout_.peers);
@@ -137,7 +149,7 @@ Result<void> SharedMemory::reach_window(window_detail::WindowState& window, cons
   if (!counters) return std::move(counters.error());
   handle_.local = *data;
   handle_.bytes = window.memory().size();
-  handle_.signals = reinterpret_cast<Word*>(*signals);
+  handle_.signals = reinterpret_cast<const Word*>(*signals);
   handle_.signal_count = window.signals().size();
   handle_.counters = reinterpret_cast<Word*>(*counters);
   handle_.counter_count = window.counters().size();
@@ -151,17 +163,64 @@ Result<void> SharedMemory::reach_window(window_detail::WindowState& window, cons
   handle_.barrier_signal = options.barrier_signal;
   adds_ = driver_ == nullptr || options.host_atomics;
   handle_.adds_counters = adds_ && !window.counters_on_device();
+  handle_.direct_bytes = std::min(options.direct_bytes, kMostDirectBytes);
+  if (kernels) {
+    handle_.signal_adds = window.signal_adds().data();
+    handle_.counter_adds = window.counter_adds().data();
+    handle_.adds_counters |= handle_.counter_adds != nullptr;
+  }
 
   std::vector<Peer> peers(static_cast<std::size_t>(world.size));
   for (int rank = 0; options.direct && rank < world.size; ++rank) {
-    auto peer = reach_peer(window, rank);
+    auto peer = reach_peer(window, rank, options);
     if (!peer) return std::move(peer.error());
     peers[static_cast<std::size_t>(rank)] = *peer;
   }
+  // Those of this host are neighbours, where ranks are given out host by host.
+  const auto first = std::ranges::find_if(peers, [](const Peer& peer) { return peer.data != nullptr; });
+  handle_.first_close = static_cast<std::uint32_t>(first - peers.begin());
+  std::copy_n(first, std::min<std::ptrdiff_t>(peers.end() - first, Handle::kClose), handle_.close);
   return upload(peers);
 }
 
-Result<Peer> SharedMemory::reach_peer(const window_detail::WindowState& window, int rank) {
+/// Memory of a GPU that a window has allocated. Whoever has it mapped keeps it: a kernel that is late stores into
+/// memory that nobody else has.
+Peer SharedMemory::reach_device(const window_detail::WindowState& window, int rank, const DeviceOptions& options) {
+  const window_detail::PeerPart& part = window.part(rank);
+  std::byte* base = nullptr;
+  int owner = device_;
+  if (window.is_self(rank)) {
+    base = window.memory().data();
+    owner = window.exposed_region().device;
+  } else {
+    auto mapping = driver_->map(part.share->handle, device_);
+    const window_detail::DeviceLayout layout(part.bytes, part.share->signals ? part.signals : 0);
+    if (!mapping || layout.counters_at > (*mapping)->memory().size()) {
+      log_debug("rank {}'s window is reached through the proxy: {}", rank,
+                mapping ? "its memory is shorter than the window" : mapping.error().message());
+      return {};
+    }
+    base = (*mapping)->memory().data();
+    owner = (*mapping)->device();
+    mappings_.push_back(std::move(*mapping));
+  }
+  Peer peer{};
+  peer.data = base;
+  peer.bytes = part.bytes;
+  peer.flags = Peer::kDevice | (owner == device_ ? Peer::kSameDevice : 0);
+  if (!driver_->atomics_reach(device_, owner)) return peer;
+  if (options.direct_atomics) peer.flags |= Peer::kAtomics;
+  if (!part.share->signals) return peer;
+  const window_detail::DeviceLayout layout(part.bytes, part.signals);
+  peer.signals = reinterpret_cast<Word*>(base + layout.signal_adds_at);
+  peer.signal_count = part.signals;
+  peer.flags |= Peer::kAdds;
+  return peer;
+}
+
+Result<Peer> SharedMemory::reach_peer(const window_detail::WindowState& window, int rank,
+                                      const DeviceOptions& options) {
+  if (driver_ != nullptr && window.part(rank).share) return reach_device(window, rank, options);
   Peer peer{};
   const window_detail::DirectPart* const direct = window.part(rank).direct;
   if (direct == nullptr) return peer;
@@ -174,10 +233,12 @@ Result<Peer> SharedMemory::reach_peer(const window_detail::WindowState& window, 
   peer.data = *data;
   peer.bytes = direct->data.memory.size();
   if (!adds_) return peer;
+  if (window.part(rank).on_device) return peer;
+  peer.flags = Peer::kAtomics;
   auto signals = reach(std::as_writable_bytes(direct->data.signals), false);
   if (!signals) return std::move(signals.error());
   peer.signals = reinterpret_cast<Word*>(*signals);
-  peer.signal_count = direct->data.signals.size();
+  peer.signal_count = static_cast<std::uint32_t>(direct->data.signals.size());
   return peer;
 }
 
@@ -199,7 +260,7 @@ Result<void> SharedMemory::upload(std::span<const Peer> peers) {
   return {};
 }
 
-const std::byte* SharedMemory::source(std::uint64_t named) const {
+std::byte* SharedMemory::host_address(std::uint64_t named) const {
   auto* const address = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(named));
   for (const Reached& known : reached_) {
     if (address >= known.device && address < known.device + known.host.size()) {

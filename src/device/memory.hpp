@@ -35,6 +35,7 @@ struct BlockLayout {
   std::size_t lost = 0;
   std::size_t error = 0;
   std::size_t failure = 0;
+  std::size_t fetched = 0;
   std::size_t shared_bytes = 0;
 
   std::size_t tails = 0;
@@ -60,8 +61,12 @@ class SharedMemory {
   }
   const BlockLayout& layout() const { return layout_; }
   const Handle& handle() const { return handle_; }
-  /// The processor's address of a source that a kernel names.
-  const std::byte* source(std::uint64_t named) const;
+  /// The processor's address of a source or a destination that a kernel names.
+  std::byte* host_address(std::uint64_t named) const;
+  /// Where the result of a fetch goes.
+  Word* fetched(std::uint32_t ring, std::uint64_t place) const {
+    return shared<Word>(layout_.fetched) + ring * device::detail::kMostFetches + place;
+  }
   /// The kernels may report again.
   Result<void> clear_claim();
 
@@ -77,7 +82,8 @@ class SharedMemory {
   /// What kernels call memory of the processor's. `ours`: nobody else can have made it reachable.
   Result<std::byte*> reach(std::span<std::byte> memory, bool ours);
   /// A rank's entry in the table: null where kernels cannot reach it.
-  Result<Peer> reach_peer(const window_detail::WindowState& window, int rank);
+  Result<Peer> reach_peer(const window_detail::WindowState& window, int rank, const DeviceOptions& options);
+  Peer reach_device(const window_detail::WindowState& window, int rank, const DeviceOptions& options);
   Result<void> upload(std::span<const Peer> peers);
 
   struct Reached {
@@ -91,6 +97,7 @@ class SharedMemory {
   bool adds_ = true;  ///< kernels may add to words in host memory that processors add to
   std::unique_ptr<accelerator::Pinned> pinned_;
   std::vector<std::unique_ptr<accelerator::Pinned>> pins_;
+  std::vector<std::unique_ptr<accelerator::Mapping>> mappings_;  ///< of peers' device memory
   std::vector<Reached> reached_;
   Block own_shared_;
   Block own_producer_;

@@ -32,6 +32,7 @@ DeviceProxy::State::State(Window& window, const DeviceOptions& options, device_d
   for (std::uint32_t number = 0; number < options.threads; ++number) {
     auto proxy = std::make_unique<ProxyThread>();
     proxy->under_way.resize(static_cast<std::size_t>(state_.world().size));
+    proxy->next.resize(proxy->under_way.size());
     for (std::uint32_t ring = number; ring < options.rings; ring += options.threads) {
       proxy->rings.push_back(rings_[ring].get());
     }
@@ -81,7 +82,8 @@ bool DeviceProxy::State::take(ProxyThread& proxy, Ring& ring) {
   Command command;
   while (ring.consumed - before < kBatch && ring.consumed - ring.completed < kMostPending &&
          load(ring, ring.consumed, command)) {
-    if (!issue_one(proxy, ring, command)) break;
+    if (!has_turn(proxy, ring, command.rank, ring.consumed != before)) break;
+    issue_one(proxy, ring, command);
     ++ring.consumed;
   }
   if (ring.consumed == before) return false;
@@ -93,32 +95,49 @@ bool DeviceProxy::State::take(ProxyThread& proxy, Ring& ring) {
   return true;
 }
 
-/// False: not now.
-bool DeviceProxy::State::issue_one(ProxyThread& proxy, Ring& ring, const Command& command) {
+/// Whether its command may be issued now. Rings that find enough under way to a rank have their turns one after the
+/// other: else the first would take all that becomes free, and the last would wait until the first have ended.
+/// `had_some`: in this batch. A ring keeps its turn until it has used it, so nobody waits for a ring that does not want
+/// it any more.
+bool DeviceProxy::State::has_turn(ProxyThread& proxy, Ring& ring, std::uint32_t rank, bool had_some) {
+  if (rank >= proxy.under_way.size()) return true;
+  Ring*& next = proxy.next[rank];
+  if (proxy.under_way[rank] < kMostToOne && (next == nullptr || next == &ring)) {
+    next = nullptr;
+    return true;
+  }
+  if (next == nullptr && !had_some) next = &ring;
+  return false;
+}
+
+void DeviceProxy::State::issue_one(ProxyThread& proxy, Ring& ring, const Command& command) {
   const bool known = command.rank < proxy.under_way.size();
-  if (known && proxy.under_way[command.rank] >= kMostToOne) return false;
   Pending& pending = ring.at(ring.consumed);
   pending.ticket = {};
   pending.operation = command.operation;
   pending.peer = known ? static_cast<std::int32_t>(command.rank) : -1;
   // In this order: whoever sees that `resume` was called sees what it dropped.
   pending.dropped = stopped() || ring.consumed < ring.drop_below.load(std::memory_order_relaxed);
-  if (pending.dropped) return true;
-  auto issued = device_detail::issue(window_, memory_, command, pending.payload);
+  if (pending.dropped) return;
+  auto issued = device_detail::issue(window_, memory_, ring.number, command, pending.payload);
   if (!issued) {
     pending.dropped = true;
     if (!known && command.operation != device::Operation::fence) pending.peer = static_cast<std::int32_t>(command.rank);
     fail(ring, ring.consumed, pending, std::move(issued.error()));
-    return true;
+    return;
   }
   pending.ticket = *issued;
   if (pending.ticket.number != 0) ++proxy.under_way[command.rank];
-  return true;
 }
 
 bool DeviceProxy::State::is_done(const Pending& pending) const {
   if (pending.ticket.number == 0) return true;
   const transport::Flow* const flow = state_.existing_flow(pending.ticket.peer);
+  // Gets and fetches complete out of sequence.
+  if (pending.ticket.slot != 0 && pending.ticket.slot != window_detail::kSourceFree) {
+    auto seen = state_.look(pending.ticket, Completion::remote);
+    return !seen || *seen;
+  }
   return flow->completed.load(std::memory_order_acquire) >= pending.ticket.number ||
          flow->failed.load(std::memory_order_acquire);
 }

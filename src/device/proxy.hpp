@@ -78,6 +78,7 @@ class DeviceProxy::State {
   struct ProxyThread {
     std::vector<Ring*> rings;
     std::vector<std::uint32_t> under_way;  ///< by rank
+    std::vector<Ring*> next;               ///< by rank: whose turn it is when there is room; null: anybody's
     std::uint64_t pending = 0;
     std::int64_t asked_at = 0;
     std::int64_t lost_looked_at = 0;
@@ -88,7 +89,8 @@ class DeviceProxy::State {
   bool pass(ProxyThread& proxy);
   bool take(ProxyThread& proxy, Ring& ring);
   bool load(const Ring& ring, std::uint64_t number, Command& command) const;
-  bool issue_one(ProxyThread& proxy, Ring& ring, const Command& command);
+  static bool has_turn(ProxyThread& proxy, Ring& ring, std::uint32_t rank, bool had_some);
+  void issue_one(ProxyThread& proxy, Ring& ring, const Command& command);
   bool retire(ProxyThread& proxy, Ring& ring);
   bool is_done(const Pending& pending) const;
   void fail(const Ring& ring, std::uint64_t index, const Pending& pending, Error error);
@@ -101,6 +103,7 @@ class DeviceProxy::State {
   void watch_peers(ProxyThread& proxy, std::int64_t now);
   bool nap(std::int64_t nanoseconds, std::uint64_t& woken);
   void stop_threads();
+  void stay_near_device() const;
   Error kernel_failure() const;
   bool all_done() const;
 

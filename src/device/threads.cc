@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "device/issue.hpp"
 #include "device/proxy.hpp"
+#include "topology/pci.hpp"
 
 namespace railyard {
 
@@ -36,8 +37,24 @@ void DeviceProxy::State::start() {
   }
 }
 
+/// On the processors near the GPU, of those that this thread may use.
+void DeviceProxy::State::stay_near_device() const {
+  accelerator::Driver* const driver = options_.device == DeviceOptions::kHost ? nullptr : accelerator::driver();
+  const auto address = driver == nullptr ? std::nullopt : topology::parse_pci_address(driver->bus_id(options_.device));
+  if (!address) return;
+  cpu_set_t allowed;
+  cpu_set_t near;
+  CPU_ZERO(&near);
+  if (::pthread_getaffinity_np(::pthread_self(), sizeof allowed, &allowed) != 0) return;
+  for (const int number : topology::near_processors(*address)) {
+    if (number < CPU_SETSIZE && CPU_ISSET(number, &allowed)) CPU_SET(number, &near);
+  }
+  if (CPU_COUNT(&near) > 0) ::pthread_setaffinity_np(::pthread_self(), sizeof near, &near);
+}
+
 void DeviceProxy::State::run(ProxyThread& proxy) {
   ::pthread_setname_np(::pthread_self(), "railyard-proxy");
+  stay_near_device();
   ::prctl(PR_SET_TIMERSLACK, 1);  // naps are short
   transport::Engine& engine = state_.engine();
   std::int64_t last_news = proxy_now();
@@ -178,13 +195,20 @@ Result<void> DeviceProxy::State::close(Deadline deadline) {
 DeviceProxy::State::~State() {
   stop_threads();
   if (!closed_) device::detail::store_system(&error_->code, static_cast<Word>(Status::not_found));
-  for (auto& ring : rings_) {
-    bool used = false;
-    for (std::uint64_t index = ring->completed; index < ring->consumed; ++index) used |= !is_done(ring->at(index));
-    // The engine may still read a payload: rather lost than reused.
-    if (used) [[maybe_unused]]
-      Pending* const kept = ring->pending.release();
-  }
+  const bool under_way = std::ranges::any_of(rings_, [&](const auto& ring) {
+    for (std::uint64_t index = ring->completed; index < ring->consumed; ++index)
+      if (!is_done(ring->at(index))) return true;
+    return false;
+  });
+  if (!under_way) return;
+  // The engine may still read a payload, and write the result of a fetch.
+  struct Rest {
+    device_detail::SharedMemory memory;
+    std::vector<std::unique_ptr<Ring>> rings;
+  };
+  auto rest = std::make_shared<Rest>(Rest{std::move(memory_), std::move(rings_)});
+  const transport::ProgressGuard hold(state_.engine().progress_lock());
+  state_.engine().keep(std::move(rest));
 }
 
 Error DeviceProxy::State::kernel_failure() const {
@@ -196,12 +220,12 @@ Error DeviceProxy::State::kernel_failure() const {
   const char* const name = device_detail::to_string(operation);
   const int peer = static_cast<int>(read(report->peer)) - 1;
   const bool lost = code == static_cast<Word>(device::Status::peer_lost);
-  const std::string what = operation == device::Operation::wait_signal || operation == device::Operation::barrier
-                               ? fmt::format("signal {}", read(report->subject))
-                           : operation == device::Operation::wait_counter
-                               ? fmt::format("counter {}", read(report->subject))
-                           : operation <= device::Operation::fence ? std::string("room in the ring")
-                                                                   : fmt::format("command {}", read(report->subject));
+  const std::string what =
+      operation == device::Operation::wait_signal || operation == device::Operation::barrier
+          ? fmt::format("signal {}", read(report->subject))
+      : operation == device::Operation::wait_counter ? fmt::format("counter {}", read(report->subject))
+      : operation <= device::Operation::fetch_atomic ? std::string("room in the ring")
+                                                     : fmt::format("command {}", read(report->subject));
   return {lost ? Status::peer_lost : Status::timeout,
           fmt::format("{} in a kernel on ring {}: {}: {} was waited for, {} was there{}", name, read(report->ring),
                       what, read(report->wanted), read(report->held), lost ? "; the rank is gone" : ""),

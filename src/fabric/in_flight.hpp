@@ -1,6 +1,7 @@
 /// The contexts that are out on one link, in a ring through the contexts themselves: nothing is allocated.
 #pragma once
 
+#include "fabric/pending.hpp"
 #include "fabric/rail.hpp"
 
 namespace railyard::fabric {
@@ -26,6 +27,10 @@ class InFlight {
     if (first == &head_) return nullptr;
     remove(first);
     return first;
+  }
+  /// All of them come out of `poll` as failed.
+  void end(PendingEvents& events, int error) {
+    while (PostContext* const context = take()) events.push_failed(context, error);
   }
 
  private:

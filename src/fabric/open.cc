@@ -92,6 +92,17 @@ Result<std::vector<RailOffer>> chosen_offers(const Settings& settings) {
   return offers;
 }
 
+namespace {
+
+void log_opened(const Rail& rail, const std::string& device) {
+  if (!log_enabled(LogLevel::debug)) return;
+  const std::string address = rail.describe_address(rail.address());
+  log_debug(rail.in_log(), "opened: driver {}, device {}, address {}, fabric {}", rail.capabilities().driver, device,
+            address.empty() ? "of the driver's own kind" : address, rail.fabric());
+}
+
+}  // namespace
+
 Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings) {
   auto offers = chosen_offers(settings);
   if (!offers) return std::move(offers.error());
@@ -109,12 +120,14 @@ Result<std::vector<std::unique_ptr<Rail>>> open_rails(const Settings& settings) 
     auto rail = (*driver)->open(offer, settings);
     if (!rail) return std::move(rail.error());
     (*rail)->set_number(offer.number);
+    log_opened(**rail, offer.domain);
     rails.push_back(std::move(*rail));
   }
   if (settings.shared_memory == "off" || memory_alone) return rails;
   auto shared = open_shm({}, settings);
   if (shared) {
     (*shared)->set_number(static_cast<int>(rails.size()));
+    log_opened(**shared, "memory of this host");
     rails.push_back(std::move(*shared));
   } else {
     log_warn("ranks on this host reach each other through the network: {} (RAILYARD_SHARED_MEMORY=off is silent)",

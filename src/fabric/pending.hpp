@@ -1,6 +1,7 @@
 /// Events that were found while something else was done: `poll` hands them out before it looks for more.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -8,6 +9,15 @@
 #include "fabric/rail.hpp"
 
 namespace railyard::fabric {
+
+/// Why a link is lost.
+struct Loss {
+  int error = 0;            ///< the driver's code
+  bool refused = false;     ///< proof that the peer's process is gone
+  bool unverified = false;  ///< somebody refuses who may not be the peer's machine
+  bool unwanted = false;    ///< the peer's rail does not take this epoch
+  Blame blame = Blame::link;
+};
 
 /// A ring that grows and stays as long as it once had to be: nothing is allocated in the long run.
 class PendingEvents {
@@ -20,23 +30,29 @@ class PendingEvents {
     items_[pushed_++ & (items_.size() - 1)] = {event, false};
   }
 
-  void push_lost(RemoteId remote, int error, bool refused, bool unwanted = false, Blame blame = Blame::link) {
+  void push_lost(RemoteId remote, const Loss& loss) {
     Event event;
     event.kind = Event::Kind::lost;
     event.remote = remote;
+    event.error = loss.error;
+    event.refused = loss.refused;
+    event.unverified = loss.unverified;
+    event.unwanted = loss.unwanted;
+    event.blame = loss.blame;
+    push(event);
+  }
+  void push_failed(PostContext* context, int error, Blame blame = Blame::link) {
+    Event event;
+    event.kind = Event::Kind::failed;
+    event.context = context;
     event.error = error;
-    event.refused = refused;
-    event.unwanted = unwanted;
     event.blame = blame;
     push(event);
   }
-  /// A link that somebody refuses who may not be the peer's machine.
-  void push_unverified(RemoteId remote, int error) {
+  /// Whether the rail's interface can carry anything.
+  void push_state(bool usable) {
     Event event;
-    event.kind = Event::Kind::lost;
-    event.remote = remote;
-    event.error = error;
-    event.unverified = true;
+    event.kind = usable ? Event::Kind::rail_up : Event::Kind::rail_down;
     push(event);
   }
   void push_left(const LinkTag& link) {
@@ -46,9 +62,11 @@ class PendingEvents {
     push(event);
   }
 
-  std::size_t take(std::span<Event> room) {
+  std::size_t take(std::span<Event> room) { return take(room, pushed_); }
+  /// Those before the point alone.
+  std::size_t take(std::span<Event> room, std::uint64_t before) {
     std::size_t count = 0;
-    while (count < room.size() && !empty()) {
+    while (count < room.size() && taken_ < before) {
       const Item& item = items_[taken_++ & (items_.size() - 1)];
       if (!item.forgotten) room[count++] = item.event;
     }
@@ -66,6 +84,12 @@ class PendingEvents {
       Item& item = items_[number & (items_.size() - 1)];
       if (item.event.kind == Event::Kind::lost && item.event.remote == remote) item.forgotten = true;
     }
+  }
+  /// Each from the point on, to be changed.
+  template <typename Change>
+  void change_from(std::uint64_t mark, Change&& change) {
+    for (std::uint64_t number = std::max(mark, taken_); number < pushed_; ++number)
+      change(items_[number & (items_.size() - 1)].event);
   }
   void clear() { taken_ = pushed_; }
 

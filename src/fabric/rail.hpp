@@ -78,7 +78,7 @@ struct PostContext {
 
 /// What a rail can do: asked once, never guessed from a name.
 struct Capabilities {
-  std::string driver;                     ///< "ofi", "verbs", "shm", "sim"
+  std::string driver;                     ///< "tcp", "ofi", "verbs", "shm", "sim"
   std::string provider;                   ///< "tcp;ofi_rxm", "verbs;ofi_rxm", ...
   bool delivery_complete = false;         ///< a write's completion can mean "visible in the target's memory"
   bool needs_local_registration = false;  ///< sources and destinations need a descriptor
@@ -89,15 +89,12 @@ struct Capabilities {
   bool chains_posts = false;              ///< posts leave with the next `ring` or `poll`
   bool native_atomics = false;            ///< `atomic` works
   bool sees_one_sided = false;            ///< every byte that peers write or read here is counted (`one_sided`)
-  bool device_memory = false;             ///< `register_memory` takes device memory
-  /// The NIC itself can advance a counter behind the writes it covers (a second queue pair that waits for the first).
-  /// No driver does: the engine counts completions. Whoever builds it posts the counter with the write.
-  bool counts_alone = false;
-  std::size_t max_message = 0;   ///< longest `send`
-  std::size_t max_write = 0;     ///< longest `write` or `read`
-  std::size_t inject_bytes = 0;  ///< `send` up to this size copies at once
-  std::size_t depth = 0;         ///< operations that fit in flight
-  double line_rate = 0;          ///< bytes per second; 0: unknown
+  bool device_memory = false;             ///< `register_memory` takes memory of GPUs; of one it may say `unsupported`
+  std::size_t max_message = 0;            ///< longest `send`
+  std::size_t max_write = 0;              ///< longest `write` or `read`
+  std::size_t inject_bytes = 0;           ///< `send` up to this size copies at once
+  std::size_t depth = 0;                  ///< operations that fit in flight
+  double line_rate = 0;                   ///< bytes per second; 0: unknown
   Fencing fencing = Fencing::timed;
   std::int64_t packet_lifetime = 0;  ///< nanoseconds, for a timed fence
 };
@@ -176,15 +173,15 @@ struct OneSided {
 /// What `poll` reports.
 struct Event {
   enum class Kind : std::uint8_t {
-    sent,      ///< a send's buffer is free again
-    written,   ///< a write is done with its source; with delivery_complete also visible at the target
-    read,      ///< a read's bytes are in place
-    received,  ///< a message arrived in the buffer of `context`; `bytes` long
-    landed,  ///< a remote write with immediate arrived; its bytes are visible. `context` is null, or a receive it used
-             ///< up
-    failed,  ///< the operation of `context` failed; `error` says why
-    lost,    ///< the link to `remote` is broken: to be disconnected. `refused`, `unverified` and `unwanted` say more
-    left,    ///< a peer's link to here, `link`, has ended without being fenced
+    sent,       ///< a send's buffer is free again
+    written,    ///< a write is done with its source; with delivery_complete also visible at the target
+    read,       ///< a read's bytes are in place, visible to the GPU too whose memory they are in
+    received,   ///< a message arrived in the buffer of `context`; `bytes` long
+    landed,     ///< a remote write with immediate arrived; its bytes are visible, to kernels too where they are in the
+                ///< memory of a GPU. `context` is null, or a receive it used up
+    failed,     ///< the operation of `context` failed; `error` says why
+    lost,       ///< the link to `remote` is broken: to be disconnected. `refused`, `unverified` and `unwanted` say more
+    left,       ///< a peer's link to here, `link`, has ended without being fenced
     rail_down,  ///< this rail's interface cannot carry anything now
     rail_up,    ///< it can again
   };
@@ -221,6 +218,8 @@ class Rail {
   virtual std::string fabric() const = 0;
   /// What a peer needs for `connect`. Opaque.
   virtual std::vector<std::byte> address() const = 0;
+  /// Such an address in words, for the log: "10.0.0.1 port 4711". Empty: the driver has none.
+  virtual std::string describe_address(std::span<const std::byte> /*address*/) const { return {}; }
 
   /// Begins a link. Posts to it answer `busy` until it stands; an attempt that fails is a `lost` event, like a link
   /// that breaks later.
@@ -235,7 +234,8 @@ class Rail {
   /// At the target: a peer's link of that name, which was not fenced for good, will not be heard of again.
   virtual void forget(LinkName /*link*/) {}
 
-  /// `rail_failed`: its device is gone, and nothing will ever be carried by this rail again.
+  /// `rail_failed`: its device is gone, and nothing will ever be carried by this rail again. `unsupported`: this memory
+  /// of a GPU cannot be reached by this rail; others may.
   virtual Result<Registration> register_memory(std::span<std::byte> memory, Access access) = 0;
   /// Takes the memory back. When this returns, no peer reads or writes a byte of it through this rail, whatever the
   /// peers do and whatever was under way: the key is invalid, and what is half-way lands nowhere. A peer's operation
@@ -265,6 +265,9 @@ class Rail {
 
   /// Fills `events` with what happened; returns how many. Also moves the driver on where it needs that.
   virtual std::size_t poll(std::span<Event> events) = 0;
+  /// Nothing has moved for so many polls, and nothing waits to: while other rails have traffic, a poll now and then
+  /// will do. False where a poll costs next to nothing.
+  virtual bool quiet() const { return false; }
 
   /// A file descriptor that becomes readable when `poll` may have something to do, for a thread that sleeps in the
   /// kernel; -1: the rail has none and must be polled now and then.
@@ -272,6 +275,9 @@ class Rail {
   /// Called before sleeping on `descriptor`. True: nothing waits, and whatever happens from now on makes it readable.
   /// False: poll first.
   virtual bool arm() { return true; }
+  /// Touches what a small message to that remote, and one from it, goes through (base/touch.hpp): whoever calls this
+  /// has slept.
+  virtual void warm_up(RemoteId /*remote*/) const {}
   /// Makes the descriptor of the rail at the other end readable, if that is armed. False: this rail cannot.
   virtual bool wake(RemoteId /*remote*/) { return false; }
   /// Whether the process at the other end lives, as far as this rail can tell without that process's help. Costs a

@@ -53,7 +53,7 @@ Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> mem
   // What leaves the cache is let go after the lock: closing a registration takes its time.
   std::vector<std::shared_ptr<Region>> dropped;
   const std::lock_guard lock(mutex_);
-  if (const auto device = find_device(memory.data())) return find_on_device(memory, *device, dropped);
+  if (const auto device = find_device(memory.data())) return find_on_device(memory, *device, keep, dropped);
   auto entry = entries_.upper_bound(begin);
   if (entry != entries_.begin() && !memory.empty() && end > begin) {
     --entry;
@@ -71,7 +71,7 @@ Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> mem
 }
 
 Result<std::shared_ptr<Region>> RegionCache::find_on_device(std::span<const std::byte> memory,
-                                                            const accelerator::Allocation& allocation,
+                                                            const accelerator::Allocation& allocation, bool keep,
                                                             std::vector<std::shared_ptr<Region>>& dropped) {
   if (auto usable = check_usable(memory); !usable) return std::move(usable.error());
   const auto same = [&](const auto& entry) { return entry.first.id == allocation.id; };
@@ -81,6 +81,8 @@ Result<std::shared_ptr<Region>> RegionCache::find_on_device(std::span<const std:
     return on_devices_.back().second;
   }
   ++statistics_.misses;
+  // A registration that is kept would keep the GPU's memory too, after its program has freed it.
+  if (!keep) return Region::open(rails_, {const_cast<std::byte*>(memory.data()), memory.size()}, access_);
   // What lay there before is gone.
   std::erase_if(on_devices_, [&](auto& entry) {
     if (entry.first.base >= allocation.base + allocation.bytes ||

@@ -69,7 +69,7 @@ class RegionCache {
 
   Result<std::shared_ptr<Region>> find(std::span<const std::byte> memory, bool keep);
   Result<std::shared_ptr<Region>> find_on_device(std::span<const std::byte> memory,
-                                                 const accelerator::Allocation& allocation,
+                                                 const accelerator::Allocation& allocation, bool keep,
                                                  std::vector<std::shared_ptr<Region>>& dropped);
   Result<std::shared_ptr<Region>> add(Address first, Address last, std::vector<std::shared_ptr<Region>>& dropped);
   Result<std::shared_ptr<Region>> register_pages(Address first, Address last);

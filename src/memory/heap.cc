@@ -65,6 +65,20 @@ HeapName HeapName::read(ByteReader& reader) {
   return name;
 }
 
+HeapName HeapName::of_process() {
+  HeapName name;
+  name.boot = boot_name();
+  name.pid_namespace = memory::pid_namespace();
+  name.pid = ::getpid();
+  return name;
+}
+
+Result<void> HeapName::check_here() const {
+  if (boot.empty() || boot != boot_name()) return unfit("it is of another machine");
+  if (pid_namespace == 0 || pid_namespace != memory::pid_namespace()) return unfit("it is of another process space");
+  return {};
+}
+
 Heap::~Heap() {
   if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
 }
@@ -88,16 +102,19 @@ Result<Heap> Heap::open(std::size_t bytes) {
   struct stat status {};
   if (::fstat(heap.file_.get(), &status) != 0) return system_error("fstat");
   if (auto mapped = heap.map_file(heap.file_, whole); !mapped) return std::move(mapped.error());
-  heap.name_ = {boot_name(),   pid_namespace(), ::getpid(), heap.file_.get(),
-                status.st_dev, status.st_ino,   whole,      Identity::make()};
+  heap.name_ = HeapName::of_process();
+  heap.name_.fd = heap.file_.get();
+  heap.name_.device = status.st_dev;
+  heap.name_.inode = status.st_ino;
+  heap.name_.bytes = whole;
+  heap.name_.identity = Identity::make();
   const auto& identity = heap.name_.identity.bytes;
   std::memcpy(heap.memory_.data() + whole - kTail, identity.data(), identity.size());
   return heap;
 }
 
 Result<Heap> Heap::map(const HeapName& name) {
-  if (name.boot.empty() || name.boot != boot_name()) return unfit("it is of another machine");
-  if (name.pid_namespace == 0 || name.pid_namespace != pid_namespace()) return unfit("it is of another process space");
+  if (auto here = name.check_here(); !here) return std::move(here.error());
   if (name.bytes <= kTail || name.bytes > SIZE_MAX / 2) return unfit("its size is impossible");
   // What a wrong name leads to may be anything, also something that opening would change or wait for: so it is looked
   // at before it is opened.

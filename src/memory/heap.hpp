@@ -29,6 +29,10 @@ struct HeapName {
   std::uint64_t bytes = 0;  ///< of the whole file
   Identity identity;        ///< also in the file's last bytes
 
+  /// Names this process alone, and no file.
+  static HeapName of_process();
+  /// Whether `pid` means the owner in this process too.
+  Result<void> check_here() const;
   void write(ByteWriter& writer) const;
   static HeapName read(ByteReader& reader);
 };

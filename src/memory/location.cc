@@ -13,6 +13,8 @@ std::optional<accelerator::Allocation> find_device(const void* address) {
   return driver != nullptr ? driver->find(address) : std::nullopt;
 }
 
+std::string location_name(int device) { return device < 0 ? "host memory" : fmt::format("GPU {}", device); }
+
 Result<int> check_usable(std::span<const std::byte> memory) {
   const auto device = memory.empty() ? std::nullopt : find_device(memory.data());
   if (!device) {

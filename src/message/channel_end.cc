@@ -186,6 +186,8 @@ bool ChannelState::owes() const {
 }
 
 void ChannelState::drop_flow() {
+  log_debug("channel to {}: closed, flow {}; {} messages sent, {} received", flow_->route->who, flow_->id,
+            sender_.messages, receiver_.messages);
   sender_.give_up();
   receiver_.settle(true);  // memory that the peer was told of stays until the user's end takes it back
   engine_.close_flow(*flow_);

@@ -28,7 +28,7 @@ bool ChannelState::reaches(const memory::Region& region) const {
          });
 }
 
-Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byte> memory) {
+Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byte> memory, DmaBufRange dma_buf) {
   static_cast<void>(accelerator::may_have_gpus());
   const transport::ProgressGuard hold(engine_.progress_lock());
   if (closed_by_user_.load(std::memory_order_relaxed)) return failure();
@@ -37,7 +37,10 @@ Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byt
                                                 "up one, or make one larger",
                                                 message::kMostRegistrations));
   }
-  auto region = memory::Region::open(engine_.rails(), memory, {.remote = true, .bulk = true});
+  fabric::Access access{.remote = true, .bulk = true};
+  access.dma_buf = dma_buf.descriptor;
+  access.dma_buf_offset = dma_buf.offset;
+  auto region = memory::Region::open(engine_.rails(), memory, access);
   if (!region) return std::move(region.error());
   if ((*region)->device() >= 0 && !reaches(**region)) {
     return Error(
@@ -196,7 +199,7 @@ ChannelStatistics ChannelState::counts() const {
     const transport::Route& route = *flow_->route;
     statistics.peer = route.key.peer.text();
     statistics.route = route.key.number;
-    statistics.shares = route.key.number != transport::RouteKey::kPrivate;
+    statistics.shares = route.shared();
     statistics.sharers = static_cast<std::uint32_t>(route.flows.size());
   }
   statistics.messages_sent = sender_.messages;

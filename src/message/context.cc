@@ -18,6 +18,8 @@ namespace {
 
 /// The rendezvous's alarms are looked at so often.
 constexpr std::int64_t kRendezvousEvery = 20'000'000;
+/// With as many, a core may be kept busy by watching callers.
+constexpr unsigned kManyCores = 8;
 /// How long a closing context waits for the peers of channels that were closed a moment ago.
 constexpr std::int64_t kDisconnectWait = 1'000'000'000;
 
@@ -44,6 +46,7 @@ std::uint32_t workers_for(const Settings& settings, std::span<const std::unique_
 
 Result<std::unique_ptr<ContextState>> ContextState::open(const Settings& settings) {
   apply_log_settings(settings);
+  log_changed_settings(settings);
   std::unique_ptr<ContextState> context(new ContextState(settings));
   if (auto started = context->start(); !started) return std::move(started.error());
   return context;
@@ -81,8 +84,9 @@ Result<void> ContextState::start() {
     message::Worker& worker = *workers_[i];
     transport::ProgressThread::Options options;
     options.name = fmt::format("railyard {}", i);
-    // One engine is there because there are few cores, or because its rails move bytes by themselves.
-    options.shares_work = workers_.size() > 1;
+    // Also where one engine is enough (its rails move bytes by themselves, or somebody said so): callers that got what
+    // they waited for owe acknowledgements, and frames of the peer wait for these.
+    options.shares_work = workers_.size() > 1 || std::thread::hardware_concurrency() >= kManyCores;
     std::function<bool()> pass = [&worker] { return worker.try_pass(); };
     if (i == 0) {
       options.descriptor = rendezvous_->descriptor();
@@ -94,6 +98,7 @@ Result<void> ContextState::start() {
       };
     }
     threads_.push_back(std::make_unique<transport::ProgressThread>(worker.engine(), std::move(pass), options));
+    log_debug("progress: thread '{}' makes it; waits: {}", options.name, settings_.wait);
   }
   return {};
 }
@@ -205,7 +210,7 @@ ContextStatistics ContextState::statistics() {
     statistics.joins_refused += worker->joins_refused();
     for (const auto& route : worker->engine().registry().routes()) {
       ++statistics.routes;
-      if (route->key.number == transport::RouteKey::kPrivate) ++statistics.private_routes;
+      if (!route->shared()) ++statistics.private_routes;
     }
     statistics.engines.push_back(worker->engine().statistics());
   }

@@ -16,10 +16,11 @@ std::string describe(const transport::Link& link, const fabric::Rail& rail) {
 std::string describe(const transport::Route& route, transport::Engine& engine) {
   std::uint64_t waiting = 0;
   for (const transport::Flow* flow : route.flows) waiting += flow->sender.queued();
-  const bool shared = route.key.number != transport::RouteKey::kPrivate;
-  std::string text = fmt::format(
-      "  {}, class {}, {}: {} channels, {} operations wait\n", route.who, route.key.service_class,
-      shared ? fmt::format("shared links {}", route.key.number) : "its own links", route.flows.size(), waiting);
+  const std::size_t channels = route.flows.size();
+  std::string text = fmt::format("  {}, route {}, class {}, {}: {} channel{}, {} operations wait\n", route.who,
+                                 route.number, route.key.service_class,
+                                 route.shared() ? fmt::format("shared links {}", route.key.number) : "its own links",
+                                 channels, channels == 1 ? "" : "s", waiting);
   for (const transport::Link& link : route.links) text += describe(link, *engine.rails()[link.rail()]);
   return text;
 }

@@ -11,6 +11,7 @@ namespace {
 
 /// Receives that a peer may have open.
 constexpr std::size_t kMostGroups = Channel::kMostRequests;
+constexpr std::size_t kMostEagerInMemory = 2 * kMostEagerChunk;
 
 }  // namespace
 
@@ -118,7 +119,7 @@ Sender::Start Sender::start(transport::Flow& flow, Request& request) {
 
 Sender::Start Sender::start_ahead(transport::Flow& flow, Request& request) {
   const std::uint64_t size = request.message.size();
-  if (!may_be_eager(request, receives_on_device_) || eager_bytes_ == 0) return Start::waits;
+  if (!may_be_eager(flow, request, receives_on_device_) || eager_bytes_ == 0) return Start::waits;
   if (ahead_.size() >= kMostUnexpected || ahead_bytes_ + size > kMostUnexpectedBytes) return Start::waits;
   const EagerHead head{size, 0, 0, 0, 0};
   const int tag = request.tag;
@@ -136,7 +137,7 @@ Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, con
     overflow = Overflow{size, target.room};
     return Start::waits;
   }
-  if (size != 0 && may_be_eager(request, target.on_device)) {
+  if (size != 0 && may_be_eager(flow, request, target.on_device)) {
     const EagerHead head{size, found.group->number, found.slot, EagerHead::kMatched, 0};
     const bool whole = send_eager(flow, request, head);  // then it is the user's again
     if (!whole && request.started == 0) return Start::no_room;
@@ -149,10 +150,16 @@ Sender::Start Sender::start_matched(transport::Flow& flow, Request& request, con
 }
 
 /// Eager bytes pass through the processor's hands, which cannot touch the memory of GPUs. Memory that was not
-/// registered has no other way.
-bool Sender::may_be_eager(const Request& request, bool to_device) const {
-  return request.message.size() <= eager_bytes_ &&
-         (request.region == nullptr || (request.region->device() < 0 && !to_device));
+/// registered has no other way. A message of several frames is copied where it is alone: then it waits for no grant,
+/// and its send for no acknowledgement. Through memory both are quick, so less is copied; in a stream nobody waits for
+/// them.
+bool Sender::may_be_eager(const transport::Flow& flow, const Request& request, bool to_device) const {
+  const std::size_t size = request.message.size();
+  if (size > eager_bytes_) return false;
+  if (request.region == nullptr) return true;
+  if (request.region->device() >= 0 || to_device) return false;
+  const std::size_t most = flow.route->in_memory ? kMostEagerInMemory : eager_bytes_;
+  return size <= kMostEagerChunk || (size <= most && !busy(flow));
 }
 
 void Sender::took(const Request& request) {
@@ -169,9 +176,14 @@ bool Sender::send_eager(transport::Flow& flow, Request& request, const EagerHead
     const auto chunk = request.message.subspan(request.started)
                            .first(std::min(request.message.size() - request.started, kMostEagerChunk));
     if (request.started != 0) streaming_.flags |= EagerHead::kFurther;
+    const bool last = request.started + chunk.size() == request.message.size();
     const transport::MessageRecord record{static_cast<std::uint8_t>(Kind::eager),
-                                          static_cast<std::uint32_t>(request.tag), next_message_, bytes_of(streaming_),
-                                          chunk};
+                                          static_cast<std::uint32_t>(request.tag),
+                                          next_message_,
+                                          bytes_of(streaming_),
+                                          chunk,
+                                          !last,
+                                          last && request.started != 0};
     std::uint64_t operation = 0;
     if (!engine_.try_message(flow, record, operation)) {
       if (request.started != 0) streamed_ = &request;
@@ -181,7 +193,8 @@ bool Sender::send_eager(transport::Flow& flow, Request& request, const EagerHead
     if (request.started < request.message.size()) continue;
     took(request);
     ++eager;
-    last_eager_ = operation;
+    copied_[next_copied_] = operation;
+    next_copied_ = (next_copied_ + 1) % kFew;
     engine_.note_small(flow);
     request.region.reset();
     request.sizes[0] = request.message.size();

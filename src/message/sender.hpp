@@ -51,7 +51,7 @@ class Sender {
   /// Whether a message in that region waits or is under way.
   bool uses(const memory::Region& region) const;
   /// Messages whose sends are done may not have reached the peer.
-  bool owes(const transport::Flow& flow) const { return flow.completed.load(std::memory_order_relaxed) < last_eager_; }
+  bool owes(const transport::Flow& flow) const { return unacknowledged(flow, kFew - 1); }
 
   std::optional<Overflow> overflow;
   std::uint64_t messages = 0;
@@ -93,7 +93,15 @@ class Sender {
   Start start_ahead(transport::Flow& flow, Request& request);
   bool send_eager(transport::Flow& flow, Request& request, const EagerHead& head);
   bool write(transport::Flow& flow, Request& request, const Slot& slot, const Done& done);
-  bool may_be_eager(const Request& request, bool to_device) const;
+  bool may_be_eager(const transport::Flow& flow, const Request& request, bool to_device) const;
+  /// Whether so much is under way that this is a stream.
+  bool busy(const transport::Flow& flow) const {
+    return !in_flight_.empty() || ahead_.size() >= kFew || unacknowledged(flow, 0);
+  }
+  /// Of the last few that were done when they were copied; 0: the oldest.
+  bool unacknowledged(const transport::Flow& flow, std::size_t which) const {
+    return copied_[(next_copied_ + which) % kFew] > flow.completed.load(std::memory_order_relaxed);
+  }
   void took(const Request& request);
   Group& add_group();
   /// The first free slot of that tag that the peer has told of.
@@ -114,9 +122,13 @@ class Sender {
   std::deque<Ahead> ahead_;
   std::uint64_t ahead_bytes_ = 0;
   std::uint64_t next_message_ = 0;
-  std::uint64_t last_eager_ = 0;  ///< the flow's operation that ends the last message which was done when it was copied
-  Request* streamed_ = nullptr;   ///< the message that is going out in chunks, of which some wait for room
-  EagerHead streaming_;           ///< what its chunks say
+  static constexpr std::size_t kFew = 4;
+  /// The flow's operations that end the last messages which were done when they were copied, the oldest at
+  /// `next_copied_`.
+  std::array<std::uint64_t, kFew> copied_{};
+  std::size_t next_copied_ = 0;
+  Request* streamed_ = nullptr;  ///< the message that is going out in chunks, of which some wait for room
+  EagerHead streaming_;          ///< what its chunks say
 };
 
 }  // namespace railyard::message

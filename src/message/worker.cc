@@ -80,7 +80,9 @@ void Worker::publish_channels() {
   transport::EngineTelemetry* const telemetry = engine_->telemetry();
   if (telemetry == nullptr) return;  // the first one, which has nothing to tell
   std::erase_if(published_, [this](const auto& each) {
-    return !channels_.contains(const_cast<ChannelState*>(each.first)) || each.first->flow() == nullptr;
+    const auto known = channels_.find(const_cast<ChannelState*>(each.first));  // an address comes again
+    const transport::Flow* const flow = known == channels_.end() ? nullptr : known->second->flow();
+    return flow == nullptr || flow->session_in != each.second.session;
   });
   namespace field = telemetry::channel_field;
   for (const auto& [key, channel] : channels_) {
@@ -88,12 +90,10 @@ void Worker::publish_channels() {
     if (flow == nullptr) continue;
     const auto [at, made] = published_.try_emplace(channel.get());
     if (made) {
-      at->second = telemetry->store().add(
-          telemetry::Group::channel,
-          {{"context", telemetry->name()}, {"peer", flow->route->who}, {"flow", fmt::format("{}", flow->id)}});
+      at->second = {flow->session_in, telemetry->store().add(telemetry::Group::channel, telemetry->labels_of(*flow))};
     }
     const ChannelStatistics counts = channel->counts();
-    telemetry::Record& record = at->second;
+    telemetry::Record& record = at->second.record;
     flow->inbox_latency = record.histogram<telemetry::Octaves>(field::latency, field::latency);
     record.set(field::messages_sent, counts.messages_sent);
     record.set(field::messages_received, counts.messages_received);
@@ -183,6 +183,9 @@ std::shared_ptr<ChannelState> Worker::open_channel(transport::Route& route, std:
   auto channel = std::make_shared<ChannelState>(shared_from_this(), peer->rails.size());
   channel->attach(*engine_->open_flow({&route, flow, remote_flow, session_out, session_in, channel.get()}));
   channels_[channel.get()] = channel;
+  log_debug("channel to {}: opened, flow {}, {}", route.who, flow,
+            route.key.number == transport::RouteKey::kPrivate ? "links of its own"
+                                                              : fmt::format("shared links {}", route.key.number));
   ++channels_opened_;
   return channel;
 }

@@ -144,7 +144,11 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::uint64_t channels_opened_ = 0;
   std::uint64_t routes_opened_ = 0;
   std::uint64_t joins_refused_ = 0;
-  std::map<const ChannelState*, telemetry::Record> published_;
+  struct Published {
+    std::uint64_t session = 0;  ///< of the channel's flow
+    telemetry::Record record;
+  };
+  std::map<const ChannelState*, Published> published_;
 };
 
 }  // namespace railyard::message

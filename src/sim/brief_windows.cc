@@ -84,7 +84,7 @@ Result<void> BriefWindows::expose() {
       own.keys.push_back({own.region->on(rail).key, own.region->on(rail).remote_base});
       own.wrong_keys.push_back({own.keys.back().key ^ (std::uint64_t{1} << 60U), own.keys.back().base});
     }
-    const auto id = engine.expose({own.bare, own.bare_signals});
+    const auto id = engine.exposed().expose({own.bare, own.bare_signals});
     if (!id) return id.error().copy();
     own.exposed_region = *id;
   }
@@ -351,7 +351,7 @@ void BriefWindows::close() {
     if (own.region == nullptr) continue;
     transport::Engine& engine = engine_of(stage_, rank);
     const transport::ProgressGuard hold(engine.progress_lock());
-    engine.conceal(own.exposed_region);
+    engine.exposed().conceal(own.exposed_region);
     own.region.reset();
   }
 }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/random.hpp"
+#include "railyard/settings.hpp"
 #include "sim/channel_model.hpp"
 #include "sim/channel_processes.hpp"
 
@@ -16,7 +17,7 @@ namespace railyard::sim {
 
 struct ChannelBehaviour {
   std::uint64_t most_bytes = 64 * 1024;
-  std::uint32_t eager_bytes = 4096;
+  std::uint32_t eager_bytes = Settings{}.eager_bytes;
   std::size_t most_outstanding = 24;
   std::uint32_t tags = 4;
   std::uint32_t group_percent = 40;

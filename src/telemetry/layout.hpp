@@ -24,7 +24,7 @@ inline constexpr std::uint32_t kVersion = 1;
 inline constexpr std::uint32_t kMostGroups = 16;
 inline constexpr std::uint32_t kMostFields = 128;
 inline constexpr std::uint32_t kMostRecords = 1024;
-inline constexpr std::uint32_t kMostWords = 40 * 1024;
+inline constexpr std::uint32_t kMostWords = 64 * 1024;
 
 enum class Kind : std::uint8_t {
   counter = 1,    ///< only grows

@@ -41,9 +41,9 @@ constexpr Field kContext[] = {
 };
 
 constexpr Field kRail[] = {
-    {"bytes_sent", counter, "bytes", "bytes that left by this rail"},
+    {"bytes_sent", counter, "bytes", "bytes that left by this rail: messages, acknowledgements, chunks"},
     {"bytes_received", counter, "bytes", "bytes that arrived by it"},
-    {"frames_sent", counter, "", "small-operation messages"},
+    {"frames_sent", counter, "", "messages with small operations: not acknowledgements"},
     {"writes_sent", counter, "", "direct writes (chunks)"},
     {"reads_sent", counter, "", "direct reads"},
     {"bytes_in_flight", gauge, "bytes", "bytes of chunks that are not delivered yet"},
@@ -53,7 +53,11 @@ constexpr Field kRail[] = {
     {"links_down", gauge, "", "of them, those that carry nothing now"},
     {"deadline", real, "seconds", "without an answer after which its slowest link is given up"},
     {"sees_one_sided", gauge, "", "0: both byte counters are lower bounds"},
+    {"links_suspected", counter, "", "times that a link of it was late"},
+    {"links_lost", counter, "", "times that a link of it was given up: failovers"},
+    {"segments_replayed", counter, "", "segments that it lost, and that went out again: retries"},
     {"chunk_latency", histogram, "nanoseconds", "of chunks, from the rail's taking until they are delivered", true},
+    {"frame_latency", histogram, "nanoseconds", "of frames, from the rail's taking to acknowledgement, sampled", true},
 };
 
 constexpr Field kLink[] = {
@@ -65,6 +69,7 @@ constexpr Field kLink[] = {
     {"epoch", gauge, "", "how often it was made anew"},
     {"failures", gauge, "", "attempts in a row that came to nothing"},
     {"chunk_latency", histogram, "nanoseconds", "of chunks, from the rail's taking until they are delivered", true},
+    {"frame_latency", histogram, "nanoseconds", "of frames, from the rail's taking to acknowledgement, sampled", true},
 };
 
 constexpr Field kFlow[] = {
@@ -114,10 +119,10 @@ static_assert(std::size(kContext) == context_field::count && std::size(kRail) ==
 constexpr GroupSchema kGroups[] = {
     {Group::context, "context", "context", kContext},
     {Group::rail, "rail", "context, rail, device, provider", kRail},
-    {Group::link, "link", "context, peer, rail, remote_rail", kLink},
-    {Group::flow, "flow", "context, peer, flow", kFlow},
+    {Group::link, "link", "context, peer, route, links, class, rail, remote_rail", kLink},
+    {Group::flow, "flow", "context, peer, route, flow", kFlow},
     {Group::window, "window", "context, window", kWindow},
-    {Group::channel, "channel", "context, peer, flow", kChannel},
+    {Group::channel, "channel", "context, peer, route, flow", kChannel},
 };
 
 }  // namespace

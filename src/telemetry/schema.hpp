@@ -80,7 +80,11 @@ enum : std::uint32_t {
   links_down,
   deadline,
   sees_one_sided,
+  links_suspected,
+  links_lost,
+  segments_replayed,
   chunk_latency,
+  frame_latency,
   count
 };
 }  // namespace rail_field
@@ -94,6 +98,7 @@ enum : std::uint32_t {
   epoch,
   failures,
   chunk_latency,
+  frame_latency,
   count
 };
 }  // namespace link_field

@@ -96,4 +96,25 @@ PciLocation find_pci_location(std::string_view nic, const std::string& sys) {
   return {};
 }
 
+std::vector<int> near_processors(const PciAddress& address, const std::string& sys) {
+  constexpr int kMost = 65536;
+  std::string list;  // "0-15,32-47"
+  std::ifstream(fmt::format("{}/bus/pci/devices/{}/local_cpulist", sys, address.text())) >> list;
+  std::vector<int> found;
+  const char* at = list.data();
+  const char* const end = at + list.size();
+  while (at < end) {
+    int first = 0;
+    auto parsed = std::from_chars(at, end, first);
+    if (parsed.ec != std::errc()) return {};
+    int last = first;
+    if (parsed.ptr < end && *parsed.ptr == '-') parsed = std::from_chars(parsed.ptr + 1, end, last);
+    if (parsed.ec != std::errc() || first < 0 || last < first || last >= kMost) return {};
+    for (int number = first; number <= last; ++number) found.push_back(number);
+    if (parsed.ptr < end && *parsed.ptr != ',') return {};
+    at = parsed.ptr + 1;
+  }
+  return found;
+}
+
 }  // namespace railyard::topology

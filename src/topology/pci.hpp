@@ -43,4 +43,7 @@ PciLocation find_pci_location(std::string_view nic, const std::string& sys = "/s
 /// The same for the folder of a device: what follows the last PCI function in it (a virtio device) is cut off.
 PciLocation parse_pci_path(std::string_view path);
 
+/// The processors that the kernel calls near to a PCI function, in order; none where it does not say.
+std::vector<int> near_processors(const PciAddress& address, const std::string& sys = "/sys");
+
 }  // namespace railyard::topology

@@ -10,14 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "fabric/rail.hpp"
 #include "railyard/world.hpp"
 #include "telemetry/store.hpp"
+#include "transport/link.hpp"
 
 namespace railyard::transport {
 
-class Engine;
-class Link;
+class Registry;
 struct Flow;
 struct Route;
 
@@ -37,9 +38,24 @@ class EngineTelemetry {
 
   // ---- With the progress lock held ----
 
+  /// What it copies.
+  struct Source {
+    const Clock& clock;
+    const Registry& registry;
+    WorldStatistics statistics;
+    std::uint64_t outstanding = 0;
+    std::uint64_t passes = 0;
+  };
   /// Returns when it wants to be called again.
-  std::int64_t publish(const Engine& engine);
-  void chunk_took(const Link& link, std::uint64_t nanoseconds);
+  std::int64_t publish(Source source);
+  void chunk_took(const Link& link, std::uint64_t nanoseconds) {
+    took(link.rail(), telemetry::rail_field::chunk_latency, link.chunk_latency, nanoseconds);
+  }
+  void frame_took(const Link& link, std::uint64_t nanoseconds) {
+    took(link.rail(), telemetry::rail_field::frame_latency, link.frame_latency, nanoseconds);
+  }
+  /// What a record of the flow, or of what its user makes of it, is labelled with.
+  telemetry::Labels labels_of(const Flow& flow) const;
   /// Nothing has changed between the last two: whoever sleeps may sleep on.
   bool settled() const { return settled_; }
   telemetry::Record& context() { return context_; }
@@ -64,7 +80,9 @@ class EngineTelemetry {
     telemetry::Record record;
     std::uint64_t seen = 0;
   };
-  void publish_context(const Engine& engine, const WorldStatistics& from, std::uint64_t queued);
+  void took(std::size_t rail, std::uint32_t field, std::atomic<std::uint64_t>* of_link, std::uint64_t nanoseconds);
+  void forget_gone(const Registry& registry);
+  void publish_context(const Source& source, std::uint64_t queued);
   void publish_rails(const WorldStatistics& statistics, const std::vector<std::uint64_t>& in_flight);
   void publish_links(Route& route);
   void publish_flow(Flow& flow);

@@ -111,12 +111,6 @@ bool change(std::byte* address, AtomicOp op, wire::WordKind kind, Word operand, 
 
 }  // namespace
 
-bool apply_put(const ExposedRegion& exposed_region, std::uint64_t offset, std::span<const std::byte> bytes) {
-  if (exposed_region.device >= 0 || !inside(exposed_region.memory.size(), offset, bytes.size())) return false;
-  if (!bytes.empty()) std::memcpy(exposed_region.memory.data() + offset, bytes.data(), bytes.size());
-  return true;
-}
-
 std::byte* find_word(const ExposedRegion& exposed_region, std::uint64_t offset, std::uint32_t width) {
   if (width != 4 && width != 8) return nullptr;
   if (!inside(exposed_region.memory.size(), offset, width)) return nullptr;

@@ -22,10 +22,16 @@ struct ExposedRegion {
 };
 
 /// Copies into the exposed region. False: outside it, or memory of a GPU, which no frame brings bytes for.
-bool apply_put(const ExposedRegion& exposed_region, std::uint64_t offset, std::span<const std::byte> bytes);
+inline bool apply_put(const ExposedRegion& exposed_region, std::uint64_t offset, std::span<const std::byte> bytes) {
+  const std::size_t size = exposed_region.memory.size();
+  if (exposed_region.device >= 0 || offset > size || bytes.size() > size - offset) return false;
+  if (!bytes.empty()) wire::copy_body(exposed_region.memory.data() + offset, bytes.data(), bytes.size());
+  return true;
+}
 /// Changes a signal word with release order: what was applied before is visible to whoever reads it. False: no such
 /// word. Other processes may change the word at the same time.
-inline bool apply_signal(std::span<std::uint64_t> signals, std::uint64_t index, SignalOp op, std::uint64_t value) {
+[[gnu::always_inline]] inline bool apply_signal(std::span<std::uint64_t> signals, std::uint64_t index, SignalOp op,
+                                                std::uint64_t value) {
   if (index >= signals.size()) return false;
   const std::atomic_ref<std::uint64_t> word(signals[index]);
   switch (op) {
@@ -38,7 +44,8 @@ inline bool apply_signal(std::span<std::uint64_t> signals, std::uint64_t index, 
   }
   return false;
 }
-inline bool apply_signal(const ExposedRegion& exposed_region, std::uint64_t index, SignalOp op, std::uint64_t value) {
+[[gnu::always_inline]] inline bool apply_signal(const ExposedRegion& exposed_region, std::uint64_t index, SignalOp op,
+                                                std::uint64_t value) {
   return apply_signal(exposed_region.signals, index, op, value);
 }
 /// The word that an atomic of this width names; null: it is outside, misaligned, or of no possible width.

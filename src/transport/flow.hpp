@@ -2,9 +2,11 @@
 /// for each peer, a channel has one of its own.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <optional>
 #include <span>
 #include <vector>
@@ -18,7 +20,6 @@
 
 namespace railyard::transport {
 
-class Engine;
 struct Flow;
 
 /// Who takes the messages of a flow. Called while arrivals are handled: changes state only, posts nothing (promise 7).
@@ -44,22 +45,20 @@ struct Share {
   std::int64_t fence_asked_at = 0;  ///< 0: not yet
 };
 
-/// How far a frame has taken effect, record by record.
+/// How far a frame has taken effect: up to the record at hand.
 struct FrameProgress {
-  FrameProgress(memory::Buffer& of, const wire::FrameHeader& header, bool skip_first)
-      : buffer(&of),
-        reader({of.data, of.bytes}, header),
-        sequence(header.sequence),
-        records(header.records),
-        skip(skip_first) {}
+  memory::Buffer* buffer = nullptr;
+  const std::byte* at = nullptr;  ///< where the record begins
+  std::uint32_t index = 0;        ///< of the record
+  bool skip = false;              ///< it belongs to an operation that was refused, if it is joined
 
-  memory::Buffer* buffer;
-  wire::RecordReader reader;
-  std::uint32_t sequence;
-  std::uint32_t records;
-  std::uint32_t index = 0;             ///< of the record at hand
-  bool skip;                           ///< what follows belongs to an operation that was refused
-  wire::RecordReader::Record waiting;  ///< the record at hand, where it waits for a word of a GPU's memory
+  /// A frame of which nothing has taken effect.
+  static FrameProgress begin(memory::Buffer& buffer, bool skip) {
+    return {&buffer, buffer.data + wire::kRecordsAt, 0, skip};
+  }
+  const wire::FrameHeader& header() const { return *reinterpret_cast<const wire::FrameHeader*>(buffer->data); }
+  /// Reads from the record at hand on.
+  wire::RecordReader reader() const { return {header(), at, index}; }
 };
 
 struct Flow {
@@ -72,8 +71,8 @@ struct Flow {
   Route* route = nullptr;
   std::vector<Share> shares;      ///< by the route's links
   Inbox* inbox = nullptr;         ///< null: no messages on this flow
-  std::uint32_t first_link = 0;   ///< where frames of an idle flow go: spread by rank, so that not all use rail 0
-  std::uint32_t first_chunk = 0;  ///< where the next chunk of an idle flow goes: each link in turn
+  std::uint32_t first_link = 0;   ///< where small traffic goes while that link has little to do: both ends agree
+  std::uint32_t first_chunk = 0;  ///< where the next large chunk of an idle flow goes: each link in turn
 
   // Its two halves: written by the progress lock's holder.
   FlowSender sender;
@@ -99,7 +98,7 @@ struct Flow {
 
   bool heard = false;  ///< the peer has sent something: it has a share of the receive buffers
 
-  // Refusals (refuse.cc).
+  // Refusals (refusals.cc).
   std::int64_t refusals_due = 0;  ///< when the peer is told of ours, or told again
   bool confirm = false;           ///< the peer's refusals up to `confirmed` are known: to be said
   std::uint64_t confirmed = 0;
@@ -123,13 +122,49 @@ struct Flow {
   std::atomic<std::uint64_t>* latency = nullptr;
   std::atomic<std::uint64_t>* inbox_latency = nullptr;
 
-  // Membership in the engine's lists.
+  // Membership in lists of the engine's parts.
   bool in_active = false;
   bool in_reporting = false;
   bool in_ready = false;
   bool in_refusing = false;
 
+  /// The header of a frame that leaves now: it tells the peer where both directions stand. `grant`: how many segments
+  /// it may be ahead.
+  void write_header(std::byte* frame, wire::FrameKind kind, std::uint16_t records, std::uint32_t sequence,
+                    std::uint32_t bytes, std::uint32_t grant) {
+    ::new (static_cast<void*>(frame)) wire::FrameHeader{.kind = kind,
+                                                        .flow = remote_id,
+                                                        .records = records,
+                                                        .session = session_out,
+                                                        .sequence = sequence,
+                                                        .acknowledged = receiver.acknowledged(),
+                                                        .limit = receiver.grant(grant),
+                                                        .bytes = bytes};
+  }
   Share& share(const Link& link) { return shares[route->index_of(link)]; }
 };
+
+/// A flow that speaks for its route: any that the peer knows will do. Null: none is left.
+inline Flow* control_flow(const Route& route) {
+  Flow* found = nullptr;
+  for (Flow* flow : route.flows) {
+    if (flow->failed.load(std::memory_order_relaxed)) continue;
+    found = flow;
+    if (!flow->parting) break;  // one that the peer may have dropped speaks only where there is no other
+  }
+  return found;
+}
+/// Nothing more can be said on the route: its flows have failed, or its peer is being given up.
+inline bool is_silent(const Route& route) { return control_flow(route) == nullptr || route.loss.on; }
+/// The peer's memory is used past the engine.
+inline bool used_directly(const Route& route) {
+  return std::ranges::any_of(route.flows,
+                             [](const Flow* flow) { return flow->direct.load(std::memory_order_relaxed); });
+}
+/// The peer has something to answer.
+inline bool owes(const Route& route) {
+  return std::ranges::any_of(route.flows,
+                             [](const Flow* flow) { return flow->outstanding.load(std::memory_order_relaxed) != 0; });
+}
 
 }  // namespace railyard::transport

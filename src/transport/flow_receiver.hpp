@@ -36,7 +36,7 @@ class FlowReceiver {
   explicit FlowReceiver(std::uint32_t first = 0) : arrivals_(first), granted_(first + kFirstGrant) {}
 
   enum class Arrival : std::uint8_t {
-    in_turn,  ///< it takes effect now; `advance` afterwards
+    in_turn,  ///< it takes effect now, and then it has `applied_in_turn`; or it must `wait_in_turn`
     early,    ///< it waits for its turn: `hold` it
     again,    ///< it came before, or lies behind; the sender has missed an acknowledgement
     beyond,   ///< further ahead than any grant
@@ -47,9 +47,9 @@ class FlowReceiver {
   /// A frame. `window`: how far ahead of its turn a frame may come.
   Arrival on_frame(std::uint32_t sequence, std::uint32_t window) {
     const std::uint32_t ahead = sequence - arrivals_.next();
+    if (ahead == 0 && !arrivals_.ready()) return Arrival::in_turn;
     if (ahead >= window && ahead < 0x80000000U) return Arrival::beyond;
-    if (arrivals_.arrive(sequence) != ReceiveWindow::Arrival::fresh) return Arrival::again;
-    return ahead == 0 ? Arrival::in_turn : Arrival::early;
+    return arrivals_.arrive(sequence) == ReceiveWindow::Arrival::fresh ? Arrival::early : Arrival::again;
   }
   /// A chunk has landed, of whose number the immediate's bits are known. False: it came before, or is of an older flow
   /// of this id: an immediate names no session, but nothing lies beyond the grant.
@@ -74,6 +74,13 @@ class FlowReceiver {
     arrivals_.advance();
     ++unreported_;
   }
+  /// The same for a frame that was in turn, and was not held up.
+  void applied_in_turn() {
+    arrivals_.pass();
+    ++unreported_;
+  }
+  /// It has arrived, and takes effect later: `advance` then.
+  void wait_in_turn() { arrivals_.arrive(arrivals_.next()); }
 
   // ---- What the peer is told ----
 

@@ -73,7 +73,7 @@ class FlowSender {
   void ended_unordered() { --unordered_; }
   bool has_unordered() const { return unordered_ != 0; }
   /// Whether a fence lets the operation at the head begin: not while anything without a number is under way.
-  bool may_begin(Operation& operation);
+  [[gnu::hot]] bool may_begin(Operation& operation);
   /// What lands directly, or reads, waits longer: until all that came before the fence has taken effect. What takes
   /// effect in sequence need not.
   bool may_land();
@@ -148,6 +148,8 @@ class FlowSender {
     queued_ = 0;
   }
 
+  /// What comes now must wait: for what comes next, for a fence, or behind what is queued or sent again.
+  bool holds_back() const { return corked || fence_requested_ || !queue_.empty() || !replay_.empty(); }
   /// Whether there is anything to post.
   bool has_work() const { return !queue_.empty() || !replay_.empty(); }
 

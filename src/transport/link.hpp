@@ -29,7 +29,7 @@ enum class LossCause : std::uint8_t {
 };
 const char* to_string(LossCause cause);
 
-/// How a link is and what is being done about it. Times are the engine's health clock.
+/// How a link is. Times here and below are the engine's health clock, where nothing else is said.
 struct LinkHealth {
   /// Takes the event in; what it returns is the caller's to do.
   LinkAction on(LinkEvent event) {
@@ -37,38 +37,56 @@ struct LinkHealth {
     state = next.next;
     return next.action;
   }
-  void taken() {
+  /// True: it was connecting until now.
+  bool taken() {
     stood = true;
-    if (state == LinkState::connecting) [[unlikely]]
-      on(LinkEvent::taken);
+    if (state != LinkState::connecting) [[likely]]
+      return false;
+    on(LinkEvent::taken);
+    return true;
   }
 
   LinkState state = LinkState::connecting;
-  bool stood = false;          ///< has taken something since it was connected
-  bool refused = false;        ///< the last attempt found the peer's machine, and nobody there
-  bool told = false;           ///< its loss was told as a warning: its return is, too
-  std::uint8_t unwanted = 0;   ///< attempts in a row that the peer's rail refused
-  bool unverified = false;     ///< it was refused by somebody who may not be the peer's machine
-  std::uint32_t failures = 0;  ///< attempts in a row that came to nothing
-  std::uint8_t answers = 0;    ///< pings answered in a row while trying
+  bool stood = false;  ///< has taken something since it was connected
   LossCause cause = LossCause::broken;
-  bool doubtful = false;          ///< it broke, and something that it carried may be why
-  std::uint32_t epoch = 0;        ///< which epoch
+  bool doubtful = false;    ///< it broke, and something that it carried may be why
+  std::uint32_t epoch = 0;  ///< which epoch
+  std::int64_t since = 0;   ///< when `state` began
+  // On the clock itself, for people: the health clock stands still while everybody sleeps.
+  std::int64_t state_at = 0;  ///< when `state` began; of a link that is up: when it was connected, or was late last
+  std::int64_t lost_at = 0;   ///< when it last went down; 0: never
+};
+
+/// What pings have shown of a link: written by Probes and Notices, and by Reconnects when a new epoch begins.
+struct LinkPings {
   std::uint32_t asked = 0;        ///< round of the last ping; 0: none
   std::uint32_t epoch_began = 0;  ///< the last round before this epoch
   std::uint32_t answered = 0;     ///< round of the last answer
+  std::uint8_t in_a_row = 0;      ///< answered while trying
   std::uint32_t vouched = 0;      ///< the last round that its rail has answered for: the peer's machine takes the bytes
   std::int64_t vouched_since = 0;  ///< since when it has for one that did not answer; 0: it has not
-  std::uint64_t taken_seen = 0;    ///< how much that machine had taken at the last look
-  std::int64_t taken_at = 0;       ///< when that was last seen to grow
-  std::int64_t since = 0;          ///< when `state` began
-  std::int64_t lost_at = 0;        ///< when it last went down
   std::int64_t asked_at = 0;       ///< on the clock itself
   std::int64_t answered_at = 0;
+};
+
+/// How attempts to connect a link have gone, and when the next one is due: written by Reconnects, and by Failover and
+/// Notices where a loss or the peer says when.
+struct LinkAttempts {
+  bool refused = false;        ///< the last one found the peer's machine, and nobody there
+  bool unverified = false;     ///< it was refused by somebody who may not be the peer's machine
+  bool told = false;           ///< its loss was told as a warning: its return is, too
+  std::uint8_t unwanted = 0;   ///< in a row that the peer's rail refused
+  std::uint32_t failures = 0;  ///< in a row that came to nothing
   std::int64_t back_off = 0;
   std::int64_t next_try = 0;
-  std::uint64_t delivered_seen = 0;  ///< bytes delivered at the last look
-  std::int64_t delivered_since = 0;  ///< when that last changed, or nothing was in flight
+};
+
+/// What a link was last seen to bring to the peer: written by Health and Probes.
+struct LinkDeliveries {
+  std::uint64_t seen = 0;     ///< bytes delivered at the last look
+  std::int64_t since = 0;     ///< when that last changed, or nothing was in flight
+  std::uint64_t taken = 0;    ///< how much the peer's machine had taken at the last look
+  std::int64_t taken_at = 0;  ///< when that was last seen to grow
 };
 
 /// What a chunk remembers of its link from post to delivery, to turn the delivery into a rate sample.
@@ -116,8 +134,9 @@ class Link {
 
   RateStamp chunk_posted(std::uint64_t bytes, std::int64_t now);
   void chunk_delivered(std::uint64_t bytes, const RateStamp& stamp, std::int64_t now);
-  /// How long its chunks take: a histogram of its record; null: nothing is published.
+  /// How long its chunks and frames take: histograms of its record; null: nothing is published.
   std::atomic<std::uint64_t>* chunk_latency = nullptr;
+  std::atomic<std::uint64_t>* frame_latency = nullptr;
   /// A chunk that will never be delivered.
   void chunk_dropped(std::uint64_t bytes) { bytes_in_flight_ -= bytes; }
   std::uint64_t delivered() const { return delivered_; }
@@ -138,6 +157,9 @@ class Link {
   std::int64_t chunk_time() const;
 
   LinkHealth health;
+  LinkPings pings;
+  LinkAttempts attempts;
+  LinkDeliveries deliveries;
   const void* sole = nullptr;  ///< a chunk that is to be alone on the link, to find out whether it breaks it
 
  private:

@@ -17,7 +17,7 @@ namespace railyard::transport {
 
 struct Flow;
 
-/// Whose structure a completion's context is the head of.
+/// Whose structure a completion's context is the head of. A buffer that nobody has tagged is for receiving.
 enum class Tag : std::uint8_t { receive_buffer = 0, segment = 1, report = 2 };
 
 /// Where an exposed region lies on one of its owner's rails.
@@ -49,6 +49,7 @@ struct Segment : fabric::PostContext {
   bool lost = false;       ///< its link died; whether it arrived is not known yet
   bool again = false;      ///< did not arrive: goes out once more as soon as the rail has let go of it
   std::uint8_t attempts = 0;
+  bool timed = false;                    ///< a frame whose time to its acknowledgement is measured, from `stamp` on
   std::uint8_t faults = 0;               ///< links that broke with it, and the rail could not tell why
   bool alone = false;                    ///< it has a link for itself, to find out
   bool voided = false;                   ///< a frame that says so goes in its place
@@ -58,6 +59,7 @@ struct Segment : fabric::PostContext {
   void reset() { *this = Segment{}; }
 };
 
+/// A frame is one with its buffer and its segment, and is taken and given back as one: both stay its own in the pool.
 struct Operation {
   enum class Kind : std::uint8_t {
     frame,          ///< records in a buffer, applied in sequence by the target
@@ -74,19 +76,20 @@ struct Operation {
   Flow* flow = nullptr;
   Kind kind = Kind::frame;
   bool whole = false;   ///< every segment has been posted
+  bool prompt = false;  ///< of a frame: it does not wait for company
   bool fenced = false;  ///< nothing that came before may still be under way outside the sequence when this starts
   FailureCause failure = FailureCause::none;  ///< it has failed alone: what is left of it is not sent
   bool withdrawn = false;                     ///< its local memory was taken back: nothing of it can be sent again
-  // A link broke with a segment of it, and the rail cannot tell whether because of that (refuse.cc).
+  // A link broke with a segment of it, and the rail cannot tell whether because of that (failover.cc).
   bool doubted = false;     ///< until that is known nothing new of it is sent
   bool cleared = false;     ///< a segment of it, alone on a link, has arrived
   bool on_trial = false;    ///< a segment of it is alone on a link
   std::uint8_t faults = 0;  ///< links that broke with a segment of it alone on them
   std::uint16_t records = 0;
-  std::uint32_t segments = 0;    ///< segments that exist
-  std::uint32_t unfinished = 0;  ///< segments not acknowledged (or delivered, or read) yet
-  std::uint64_t number = 0;      ///< the flow's operations up to this are complete when this is; 0: no news
-  memory::Buffer* frame = nullptr;
+  std::uint32_t segments = 0;       ///< of chunks, that exist
+  std::uint32_t unfinished = 0;     ///< of them, those not acknowledged (or delivered, or read) yet
+  std::uint64_t number = 0;         ///< the flow's operations up to this are complete when this is; 0: no news
+  memory::Buffer* frame = nullptr;  ///< a frame's bytes; what a native atomic brings
   std::byte* local = nullptr;
   std::uint64_t bytes = 0;
   std::uint64_t started = 0;  ///< bytes handed to rails so far
@@ -104,19 +107,24 @@ struct Operation {
   fabric::AtomicRequest request;
   Segment own;  ///< a frame's only one
 
-  /// As new. A frame has used few of its fields, and most operations are frames.
+  /// What makes it a frame, once in its life.
+  void become_frame(memory::Buffer* buffer) {
+    frame = buffer;
+    own.tag = static_cast<std::uint8_t>(Tag::segment);
+    own.operation = this;
+  }
+  /// As new. A frame has used few of its fields.
   void reset() {
     if (kind != Kind::frame) {
       *this = Operation{};
       return;
     }
     flow = nullptr;
-    whole = fenced = false;
+    whole = fenced = prompt = false;
     records = 0;
-    segments = unfinished = 0;
     number = submission = 0;
-    frame = nullptr;
-    own = Segment{};
+    own.finished = own.lost = own.again = own.timed = false;
+    own.attempts = 0;
   }
 };
 

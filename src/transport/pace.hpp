@@ -20,7 +20,7 @@ class Pace {
   static constexpr std::uint32_t kMost = 2048;
 
   /// Takes off so much work; true: a pass is due.
-  bool spend(std::uint32_t work) {
+  [[gnu::always_inline]] bool spend(std::uint32_t work) {
     const std::uint32_t left = left_.load(std::memory_order_relaxed);
     if (left <= work) return true;
     left_.store(left - work, std::memory_order_relaxed);
@@ -28,7 +28,7 @@ class Pace {
   }
   /// Looks until it is done, which it says, or a pass is due.
   template <typename Done>
-  bool spin(Done&& done) {
+  [[gnu::always_inline]] bool spin(Done&& done) {
     for (; !spend(1); cpu_pause())
       if (done()) return true;
     return false;

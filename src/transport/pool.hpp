@@ -29,6 +29,8 @@ class Pool {
     --outstanding_;
   }
   std::size_t outstanding() const { return outstanding_; }
+  /// What `take` would give out; null: it would have to grow.
+  const T* next() const { return free_; }
   /// Every object there is, taken or not.
   template <typename Visit>
   void for_each(Visit&& visit) {

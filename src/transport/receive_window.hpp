@@ -58,6 +58,9 @@ class ReceiveWindow {
   /// Whether the segment at `next` has arrived.
   bool ready() const { return (bits_[(next_ / 64U) % kWords] >> (next_ % 64U) & 1U) != 0; }
 
+  /// Passes the segment at `next`, which took effect at once: nothing has marked it as arrived.
+  void pass() { ++next_; }
+
   /// Passes the segment at `next`, which has taken effect.
   void advance() {
     bits_[(next_ / 64U) % kWords] &= ~(std::uint64_t{1} << (next_ % 64U));

@@ -7,12 +7,15 @@
 namespace railyard::transport {
 
 bool Route::may_be_joined() const {
-  if (over || loss.on || closing || key.number == RouteKey::kPrivate) return false;
+  if (over || loss.on || closing || !shared()) return false;
   return std::ranges::any_of(
       flows, [](const Flow* flow) { return !flow->parting && !flow->failed.load(std::memory_order_relaxed); });
 }
 
 Route* Registry::add(std::unique_ptr<Route> route) {
+  std::set<std::uint32_t>& taken = numbers_[route->who];
+  while (taken.contains(route->number)) ++route->number;
+  taken.insert(route->number);
   inbound_[route->name.in] = route.get();
   by_key_[route->key].push_back(route.get());
   routes_.push_back(std::move(route));
@@ -24,6 +27,9 @@ void Registry::remove(Route& route) {
   const auto entry = by_key_.find(route.key);
   std::erase(entry->second, &route);
   if (entry->second.empty()) by_key_.erase(entry);
+  const auto numbers = numbers_.find(route.who);
+  numbers->second.erase(route.number);
+  if (numbers->second.empty()) numbers_.erase(numbers);
   std::erase_if(routes_, [&route](const auto& each) { return each.get() == &route; });
 }
 

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "transport/route.hpp"
@@ -34,7 +36,8 @@ class Registry {
  private:
   std::vector<std::unique_ptr<Route>> routes_;
   std::map<RouteKey, std::vector<Route*>> by_key_;
-  std::map<fabric::LinkName, Route*> inbound_;  ///< by `RouteName::in`
+  std::map<fabric::LinkName, Route*> inbound_;              ///< by `RouteName::in`
+  std::map<std::string, std::set<std::uint32_t>> numbers_;  ///< of the routes to each `Route::who`
 };
 
 }  // namespace railyard::transport

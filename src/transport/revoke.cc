@@ -28,8 +28,9 @@ bool uses(const Operation& operation, const memory::Region& region) {
 
 void Engine::revoke(memory::Region& region) {
   if (region.revoked()) return;
+  Slots& slots = completions_.slots();
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
-    Slots::Content& content = slots_.content(slot);
+    Slots::Content& content = slots.content(slot);
     if (overlap(static_cast<const std::byte*>(content.before), content.width, region.memory()))
       content.withdrawn = true;
   }
@@ -42,12 +43,13 @@ void Engine::revoke(const Flow& flow) {
 }
 
 void Engine::take_back(const std::function<bool(const Operation&)>& chosen) {
-  now_ = clock_->now();
-  operations_.for_each([&](Operation& operation) {
+  core_.now = core_.clock->now();
+  core_.pools.for_each_operation([&](Operation& operation) {
     if (operation.flow == nullptr || !chosen(operation)) return;
     operation.withdrawn = true;
     // What is not whole still waits to be sent. What is may have arrived: only a chunk that must go out again fails it.
-    if (!operation.whole) fail_operation(operation, FailureCause::deregistered, operation.flow->sender.next_sequence());
+    if (!operation.whole)
+      completions_.fail(operation, FailureCause::deregistered, operation.flow->sender.next_sequence());
   });
   take_back_segments(chosen);
 }
@@ -55,7 +57,7 @@ void Engine::take_back(const std::function<bool(const Operation&)>& chosen) {
 /// A rail lets go of a chunk when its link ends: that is the only way that every driver has.
 void Engine::take_back_segments(const std::function<bool(const Operation&)>& chosen) {
   std::vector<const Segment*> waiting;
-  segments_.for_each([&](const Segment& segment) {
+  core_.pools.for_each_segment([&](const Segment& segment) {
     if (segment.operation != nullptr && segment.posted && !segment.voided && chosen(*segment.operation))
       waiting.push_back(&segment);
   });
@@ -63,8 +65,8 @@ void Engine::take_back_segments(const std::function<bool(const Operation&)>& cho
     Route& route = *segment->operation->flow->route;
     Link& link = route.links[segment->link];
     if (segment->epoch != link.health.epoch || !link.up()) continue;  // that link has ended already
-    fail_link(route, link, LossCause::revoked, "");
-    drop_link(link);  // where nobody is left who would have it made anew
+    failover_.fail_link(route, link, LossCause::revoked);
+    links_.drop(link);  // where nobody is left who would have it made anew
   }
   const auto held = [](const Segment* segment) { return segment->posted; };
   for (int look = 0; std::ranges::any_of(waiting, held); ++look) {
@@ -73,7 +75,7 @@ void Engine::take_back_segments(const std::function<bool(const Operation&)>& cho
                 std::ranges::count_if(waiting, held));
       return;
     }
-    if (poll_rails() == 0) clock_->idle();
+    if (poll_once() == 0) core_.clock->idle();
   }
 }
 

@@ -80,6 +80,7 @@ struct Route {
   RouteName name;
   RouteKey key;
   std::uint64_t instance = 0;  ///< made anew with every route: both ends mean the same one
+  std::uint32_t number = 0;    ///< tells the routes to `who` apart, for people: the lowest that was free
   std::vector<Link> links;
   std::vector<InboundLink> inbound;    ///< every link that the peer may have to us
   std::size_t max_write = 0;           ///< longest chunk that every link can carry
@@ -88,6 +89,7 @@ struct Route {
   std::uint32_t bulk_flows = 0;        ///< of them, those with chunks in flight
   std::uint64_t bytes_in_flight = 0;   ///< of all chunks
   bool moved_by_us = false;            ///< a rail of its links moves bytes only while this process polls
+  bool in_memory = false;              ///< its links go through this machine's memory
   const Flow* latency_flow = nullptr;  ///< the last flow that spoke and moves no chunks: compared, never followed
   std::int64_t latency_flow_at = 0;    ///< when it spoke
   Loss loss;                           ///< the peer is being given up
@@ -98,8 +100,10 @@ struct Route {
   std::vector<Pong> pongs;
   std::int64_t pongs_since = 0;  ///< since when no link has taken them
   Probe probe;
-  std::uint32_t rounds = 0;          ///< pings numbered so far
-  std::int64_t heard_at = 0;         ///< the last message from the peer
+  std::uint32_t rounds = 0;  ///< pings numbered so far
+  // Both clocks of `Core`, side by side there and here: every message copies the two at once.
+  std::int64_t message_at = 0;       ///< the last message from the peer, on the clock itself, for people; 0: none yet
+  std::int64_t heard_at = 0;         ///< the same on the health clock, or when the route was last watched anew
   std::int64_t asked_at = 0;         ///< the last ping that a rail took
   std::int64_t owed_since = 0;       ///< when the peer last had nothing to answer
   std::int64_t renewed_for = 0;      ///< the silence after that moment for which the links were made anew
@@ -123,6 +127,7 @@ struct Route {
   /// Whether another flow may share it: the peer must have it still. With the last word of its last flow the peer may
   /// have dropped its end; one that it made anew under this name would find its links shut out with their old epochs.
   bool may_be_joined() const;
+  bool shared() const { return key.number != RouteKey::kPrivate; }
   std::uint16_t index_of(const Link& link) const { return static_cast<std::uint16_t>(&link - links.data()); }
 };
 

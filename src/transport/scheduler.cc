@@ -1,27 +1,40 @@
 #include "transport/scheduler.hpp"
 
+#include "transport/reach.hpp"
+
 namespace railyard::transport {
 namespace {
 
-/// Frames in flight on a link before the next one waits for company: an idle link sends at once, a busy one fills
-/// frames.
-constexpr std::uint32_t kEagerFrames = 2;
-/// Full frames in flight on a link.
-constexpr std::uint32_t kMostFramesOnLink = 64;
 /// Acknowledgements in flight on a link: one that swallows them must not take them all.
 constexpr std::uint32_t kMostReportsOnLink = 8;
 /// A link that takes longer than this times the fastest one's time is avoided. Smaller differences are noise.
 constexpr double kMuchSlower = 2;
 /// More than any load: a suspected link is the last choice.
 constexpr double kSuspectLoad = 1e9;
-/// Beside a latency-sensitive flow one chunk of this size is in flight on a route.
-constexpr std::uint32_t kBesideLatencyFlow = 24 * 1024;
+/// Beside a latency-sensitive flow one chunk of this size is in flight on a route. Through this machine's memory it is
+/// a copy that the other flow waits for; over a network its acknowledgement takes as long as a small message alone.
+constexpr std::uint32_t kBesideInMemory = 24 * 1024;
+constexpr std::uint32_t kBesideOnNetwork = 48 * 1024;
 /// A flow with so many small messages and no chunk between them is latency-sensitive.
 constexpr std::uint32_t kLatencyFlowMessages = 16;
 /// So long after it spoke the way is kept free for it.
 constexpr std::int64_t kLatencyFlowNanoseconds = 5'000'000;
 
-double load_of(const Link& link) { return link.load(); }
+/// Operations up to this size are over before a second link would pay.
+constexpr std::uint64_t kSmallOperation = 64 * 1024;
+/// Seconds, about: what arrives on another link than that of the small traffic is seen later, because nobody looks at
+/// quiet rails in every pass, and costs both ends system calls of its own.
+constexpr double kColdLink = 30e-6;
+/// What small operations tell of a link's rate is mostly its delay: up to so many seconds no link is much slower.
+constexpr double kSmallSeconds = 500e-6;
+
+/// Small traffic of both directions keeps to one link of a route while that link has little to do.
+double cold(const Flow& flow, const Link& link) {
+  return flow.route->index_of(link) == flow.first_link ? 0 : kColdLink;
+}
+auto small_cost(const Flow& flow) {
+  return [&flow](const Link& link) { return link.load() + cold(flow, link); };
+}
 
 }  // namespace
 
@@ -52,24 +65,22 @@ Link* Scheduler::choose(Flow& flow, std::size_t first, Tried tried, bool suspect
   return best != nullptr && best->suspect() && trusted && !suspects ? nullptr : best;
 }
 
-[[gnu::hot]] Link* Scheduler::link_for_frame(Flow& flow, bool full, Tried tried) {
+Link* Scheduler::link_for_frame(Flow& flow, bool full, Tried tried) {
   const std::uint32_t most = full ? kMostFramesOnLink : kEagerFrames;
-  const auto has_room = [most](const Link& link, const Share& share) {
-    return share.frames < most && link.frames_in_flight() < kMostFramesOnLink;
-  };
-  return choose(flow, flow.first_link, tried, false, has_room, load_of);
+  const auto has_room = [most](const Link& link, const Share& share) { return takes_frame(link, share, most); };
+  return choose(flow, flow.first_link, tried, false, has_room, small_cost(flow));
 }
 
 Link* Scheduler::link_for_notice(Flow& flow, Tried tried) {
   const auto has_room = [](const Link& link, const Share& share) {
-    return share.frames < kMostFramesOnLink && link.frames_in_flight() < kMostFramesOnLink;
+    return takes_frame(link, share, kMostFramesOnLink);
   };
-  return choose(flow, flow.first_link, tried, true, has_room, load_of);
+  return choose(flow, flow.first_link, tried, true, has_room, small_cost(flow));
 }
 
 Link* Scheduler::link_for_report(Flow& flow, Tried tried) {
   const auto has_room = [](const Link& link, const Share&) { return link.reports_in_flight() < kMostReportsOnLink; };
-  return choose(flow, flow.first_link, tried, true, has_room, load_of);
+  return choose(flow, flow.first_link, tried, true, has_room, small_cost(flow));
 }
 
 /// Flows that share a link have equal parts of what may be in flight on it; one that has nothing there yet need not
@@ -84,12 +95,16 @@ Link* Scheduler::link_for_chunk(Flow& flow, Tried tried, std::uint64_t left, std
   for (const Link& link : flow.route->links) {
     if (link.up() && !link.suspect() && (fastest == nullptr || link.rate() > fastest->rate())) fastest = &link;
   }
+  const bool small = left <= kSmallOperation;
   const auto cost = [&](const Link& link) {
-    if (fastest == nullptr || link.stale(now)) return link.load();
+    // One that has shown nothing for a while is tried: small operations alone would never leave a slow link.
+    if (fastest == nullptr || link.stale(now)) return link.load() - (small ? kColdLink : 0);
     const std::uint64_t bytes = std::min<std::uint64_t>(left, link.chunk());
-    return link.load() + std::max(link.time_of(bytes) - kMuchSlower * fastest->time_of(bytes), 0.0);
+    const double accepted = std::max(kMuchSlower * fastest->time_of(bytes), small ? kSmallSeconds : 0);
+    const double longer = std::max(link.time_of(bytes) - accepted, 0.0);
+    return link.load() + longer + (small ? cold(flow, link) : 0);
   };
-  return choose(flow, flow.first_chunk, tried, false, has_room, cost);
+  return choose(flow, small ? flow.first_link : flow.first_chunk, tried, false, has_room, cost);
 }
 
 Link* Scheduler::link_alone(Flow& flow, const Segment& segment) {
@@ -97,6 +112,7 @@ Link* Scheduler::link_alone(Flow& flow, const Segment& segment) {
   Link* best = nullptr;
   for (Link& link : flow.route->links) {
     if (!link.up() || (link.sole != nullptr && link.sole != &segment)) continue;
+    if (!reaches(link, segment.operation->region.get(), segment.operation->remote)) continue;
     if (best == nullptr || link.sole == &segment || link.bytes_in_flight() < best->bytes_in_flight()) best = &link;
     if (link.sole == &segment) break;
   }
@@ -121,7 +137,7 @@ std::uint32_t Scheduler::chunk_bytes(const Flow& flow, const Link& link, const O
     // One copy by the GPU: it holds up no processor, and each costs more to begin than a megabyte takes.
     chunk = flow.route->device_chunk;
   } else if (yields(flow, now)) {
-    chunk = std::min<std::uint64_t>(chunk, kBesideLatencyFlow);
+    chunk = std::min<std::uint64_t>(chunk, flow.route->in_memory ? kBesideInMemory : kBesideOnNetwork);
   }
   // A remainder shorter than half a chunk rides along rather than on its own.
   const bool last = left <= chunk + chunk / 2 && left <= flow.route->max_write;

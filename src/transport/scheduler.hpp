@@ -67,6 +67,13 @@ class Scheduler {
   }
   /// `full`: nothing more fits into it, so that it need not wait for company of its own flow.
   static Link* link_for_frame(Flow& flow, bool full, Tried tried);
+  /// The flow's only link, if any frame may go on it now; null: there are several, or `link_for_frame` knows.
+  static Link* only_link(Flow& flow) {
+    std::vector<Link>& links = flow.route->links;
+    if (links.size() != 1) return nullptr;
+    Link& only = links.front();
+    return only.up() && takes_frame(only, flow.shares.front(), kEagerFrames) ? &only : nullptr;
+  }
   /// What must get through at any rate may go on a suspected link.
   static Link* link_for_notice(Flow& flow, Tried tried);
   static Link* link_for_report(Flow& flow, Tried tried);
@@ -95,6 +102,15 @@ class Scheduler {
   static bool yields(const Flow& flow, std::int64_t now);
 
  private:
+  /// Frames in flight on a link before the next one waits for company: an idle link sends at once, a busy one fills
+  /// frames.
+  static constexpr std::uint32_t kEagerFrames = 2;
+  /// Full frames in flight on a link.
+  static constexpr std::uint32_t kMostFramesOnLink = 64;
+
+  static bool takes_frame(const Link& link, const Share& share, std::uint32_t most) {
+    return share.frames < most && link.frames_in_flight() < kMostFramesOnLink;
+  }
   template <typename HasRoom, typename Cost>
   static Link* choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room, Cost&& cost);
 

@@ -14,19 +14,19 @@ std::string last_event(const Link& link, std::int64_t now) {
   if (link.health.lost_at != 0 && !link.up())
     return fmt::format("was lost {} ({})", ago(link.health.lost_at, now), to_string(link.health.cause));
   if (link.health.lost_at != 0) return fmt::format("came back after a loss {}", ago(link.health.lost_at, now));
-  return fmt::format("has been {} since {}", to_string(link.health.state), ago(link.health.since, now));
+  return fmt::format("has been {} since {}", to_string(link.health.state), ago(link.health.state_at, now));
 }
 
 }  // namespace
 
 std::string describe_flow(const Engine& engine, const Flow& flow) {
   const Route& route = *flow.route;
-  const std::int64_t now = engine.health_clock();
+  const std::int64_t now = engine.clock().now();
   std::string text = fmt::format(
       "{} operations outstanding, {} waiting to be sent, sequence {} of {} acknowledged, {} credits left; last message "
       "from {} {}{}",
       flow.outstanding.load(std::memory_order_relaxed), flow.sender.queued(), flow.sender.acknowledged(),
-      flow.sender.next_sequence(), flow.sender.credits(), route.who, ago(route.heard_at, now),
+      flow.sender.next_sequence(), flow.sender.credits(), route.who, ago(route.message_at, now),
       route.stalled ? ", its process lives" : "");
   if (const Segment* oldest = flow.sender.oldest()) {
     text += fmt::format("; sequence {} went by rail {}", oldest->sequence, route.links[oldest->link].rail());

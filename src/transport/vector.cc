@@ -4,7 +4,8 @@
 
 #include <cstring>
 
-#include "transport/engine.hpp"
+#include "transport/append.hpp"
+#include "transport/submissions.hpp"
 
 namespace railyard::transport {
 namespace {
@@ -17,39 +18,7 @@ std::uint64_t bytes_of(std::span<const Block> blocks) {
   return sum;
 }
 
-}  // namespace
-
-/// Operations for a vector, the first `frames` of them with a buffer. Empty: there are not so many now.
-std::vector<Operation*> Engine::take_operations(Flow& flow, std::uint32_t count, std::uint32_t frames) {
-  std::vector<Operation*> taken;
-  bool enough =
-      flow.sender.queued() + count <= FlowSender::kMostQueued && flow.sender.frames + frames <= FlowSender::kMostQueued;
-  while (enough && taken.size() < count) {
-    Operation* const operation = operations_.take();
-    if (operation != nullptr) taken.push_back(operation);
-    enough = operation != nullptr;
-    if (!enough || taken.size() > frames) continue;
-    operation->frame = frames_->take();
-    enough = operation->frame != nullptr;
-    if (enough) operation->frame->bytes = wire::kRecordsAt;
-  }
-  if (enough) return taken;
-  for (Operation* operation : taken) {
-    if (operation->frame != nullptr) frames_->give(operation->frame);
-    operations_.give(operation);
-  }
-  note_backpressure();
-  return {};
-}
-
-void Engine::queue_taken(Flow& flow, Operation& operation, Operation::Kind kind) {
-  operation.flow = &flow;
-  operation.kind = kind;
-  if (kind == Operation::Kind::frame) ++flow.sender.frames;
-  flow.sender.enqueue(&operation);
-}
-
-void Engine::set_block(Operation& operation, const VectorWork& work, const Block& block) {
+void set_block(Operation& operation, const VectorWork& work, const Block& block) {
   operation.local = block.local;
   operation.bytes = block.bytes;
   operation.remote_offset = block.remote_offset;
@@ -58,11 +27,32 @@ void Engine::set_block(Operation& operation, const VectorWork& work, const Block
   operation.keep = work.keep;
 }
 
-bool Engine::try_vector(Flow& flow, const VectorWork& work, const SignalRecord* signal, std::uint64_t& number) {
+}  // namespace
+
+/// Operations for a vector: so many frames, then so many of the kind. Empty: there are not so many now.
+std::vector<Operation*> Submissions::take_operations(Flow& flow, std::uint32_t frames, Operation::Kind kind,
+                                                     std::uint32_t others) {
+  const std::uint32_t count = frames + others;
+  std::vector<Operation*> taken;
+  bool enough =
+      flow.sender.queued() + count <= FlowSender::kMostQueued && flow.sender.frames + frames <= FlowSender::kMostQueued;
+  while (enough && taken.size() < count) {
+    Operation* const operation =
+        taken.size() < frames ? core_.pools.take_frame(flow) : core_.pools.take_operation(flow, kind);
+    enough = operation != nullptr;
+    if (enough) taken.push_back(operation);
+  }
+  if (enough) return taken;
+  for (Operation* operation : taken) core_.pools.give_operation(operation);
+  note_backpressure();
+  return {};
+}
+
+bool Submissions::try_vector(Flow& flow, const VectorWork& work, const SignalRecord* signal, std::uint64_t& number) {
   VectorShape shape;
   for (const Block& block : work.blocks) shape.add(block);
   if (signal != nullptr) shape.add_signal();
-  const std::vector<Operation*> taken = take_operations(flow, shape.operations(), shape.frames());
+  const std::vector<Operation*> taken = take_operations(flow, shape.frames(), Operation::Kind::write, shape.writes());
   if (taken.empty()) return false;
 
   auto next_frame = taken.begin();
@@ -70,17 +60,17 @@ bool Engine::try_vector(Flow& flow, const VectorWork& work, const SignalRecord* 
   const auto open_vector_frame = [&](Operation* open, std::size_t body) {
     if (open != nullptr && open->frame->bytes + wire::record_bytes(body) <= wire::kFrameBytes) return open;
     Operation* const fresh = *next_frame++;
-    queue_taken(flow, *fresh, Operation::Kind::frame);
+    flow.sender.enqueue(fresh);
     return fresh;
   };
   // The whole vector has one number. Whatever of it fails does so under that; it is complete with the last of it.
-  number = count_submission(flow, signal != nullptr ? What::put_signal : What::put, bytes_of(work.blocks));
+  number = completions_.submitted(flow, signal != nullptr ? What::put_signal : What::put, bytes_of(work.blocks));
   Operation* frame = nullptr;
   for (const Block& block : work.blocks) {
     if (!block.in_frame) {
       frame = nullptr;
       Operation& write = **next_write++;
-      queue_taken(flow, write, Operation::Kind::write);
+      flow.sender.enqueue(&write);
       set_block(write, work, block);
       write.submission = number;
       continue;
@@ -100,30 +90,28 @@ bool Engine::try_vector(Flow& flow, const VectorWork& work, const SignalRecord* 
     append_signal(*frame, *signal, frame->records != 0);
   }
   flow.sender.last()->number = number;
-  if (shape.writes() != 0) waiting_.nudge();
-  push(flow);
+  if (shape.writes() != 0) core_.waiting.nudge();
+  transmitter_.push(flow);
   return true;
 }
 
-bool Engine::try_reads(Flow& flow, const VectorWork& work, Ticket& ticket) {
-  if (slots_.empty()) {
+bool Submissions::try_reads(Flow& flow, const VectorWork& work, Ticket& ticket) {
+  if (!completions_.has_slot()) {
     note_backpressure();
     return false;
   }
   const auto count = static_cast<std::uint32_t>(work.blocks.size());
-  const std::vector<Operation*> taken = take_operations(flow, count, 0);
+  const std::vector<Operation*> taken = take_operations(flow, 0, Operation::Kind::read, count);
   if (taken.empty()) return false;
-  const std::uint32_t slot = slots_.take({&flow, nullptr, 0, false, false, flow.peer, count});
-  count_slot(flow, slot, What::get, bytes_of(work.blocks));
+  ticket = completions_.submitted_in_slot(flow, {&flow, nullptr, 0, false, false, flow.peer, count}, What::get,
+                                          bytes_of(work.blocks));
   for (std::uint32_t i = 0; i < count; ++i) {
-    queue_taken(flow, *taken[i], Operation::Kind::read);
+    flow.sender.enqueue(taken[i]);
     set_block(*taken[i], work, work.blocks[i]);
-    taken[i]->slot = slot + 1;
+    taken[i]->slot = ticket.slot;
   }
-  ticket = {slots_.number(slot), flow.peer, slot + 1};
-  count_outstanding(flow, 1);
-  waiting_.nudge();
-  push(flow);
+  core_.waiting.nudge();
+  transmitter_.push(flow);
   return true;
 }
 

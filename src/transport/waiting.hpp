@@ -129,7 +129,7 @@ class Waiting {
   void set_gate(bool open);
   void ring_bell();
   void wake_sleepers(bool news);
-  void tell_followers();
+  [[gnu::hot]] void tell_followers();
 
   Clock& clock_;
   ProgressLock& lock_;

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
+#include <new>
 #include <span>
 
 namespace railyard::transport::wire {
@@ -162,48 +162,88 @@ inline constexpr std::uint32_t kMaxWindow = 1U << (Immediate::kSequenceBits - 1U
 /// The longest notice: a whole window's arrivals.
 inline constexpr std::size_t kNoticeBytes = kRecordsAt + record_bytes(sizeof(FencedBody) + kMaxWindow / 8U);
 
-/// The frame's header, if `bytes` hold a whole, well-formed one of our version.
-std::optional<FrameHeader> parse_header(std::span<const std::byte> bytes);
+/// The header of the frame that `bytes` hold, where it lies; null: they do not hold a whole, well-formed frame of our
+/// version. They begin on an 8-byte boundary.
+inline const FrameHeader* parse_header(std::span<const std::byte> bytes) {
+  if (bytes.size() < kRecordsAt) return nullptr;
+  const auto* const header = reinterpret_cast<const FrameHeader*>(bytes.data());
+  if (header->magic != kMagic || header->version != kVersion || header->reserved != 0) return nullptr;
+  if (header->bytes < kRecordsAt || header->bytes > bytes.size() || header->bytes > kFrameBytes) return nullptr;
+  bool right = false;
+  switch (header->kind) {
+    case FrameKind::sequenced:
+      right = header->records > 0;
+      break;
+    case FrameKind::acknowledge:
+      right = header->records == 0;
+      break;
+    case FrameKind::notice:
+      right = header->records == 1;
+      break;
+  }
+  return right ? header : nullptr;
+}
 
 /// Walks the records of a frame whose header passed. Never reads outside the frame, whatever it holds.
 class RecordReader {
  public:
-  RecordReader(std::span<const std::byte> frame, const FrameHeader& header)
-      : rest_(frame.subspan(kRecordsAt, header.bytes - kRecordsAt)), left_(header.records) {}
+  explicit RecordReader(const FrameHeader& header)
+      : at_(reinterpret_cast<const std::byte*>(&header) + kRecordsAt),
+        bytes_(header.bytes - kRecordsAt),
+        left_(header.records) {}
+  /// From the record of that index on, which another reader has found there.
+  RecordReader(const FrameHeader& header, const std::byte* at, std::uint32_t index)
+      : at_(at),
+        bytes_(header.bytes - static_cast<std::size_t>(at - reinterpret_cast<const std::byte*>(&header))),
+        left_(header.records - index) {}
 
   struct Record {
     RecordHeader header;
     std::span<const std::byte> body;
     bool joined = false;  ///< to the record before
   };
-  /// The next record; nothing at the end or at the first malformed one (then `ok` is false).
-  std::optional<Record> next() {
-    if (left_ == 0) return std::nullopt;
-    RecordHeader header;
-    if (rest_.size() < sizeof header) return end();
-    std::memcpy(&header, rest_.data(), sizeof header);
-    const std::size_t whole = record_bytes(header.length);
-    if (rest_.size() < whole) return end();
-    const auto kind = static_cast<std::uint8_t>(header.kind);
-    header.kind = static_cast<RecordKind>(kind & ~kJoined);
-    const auto body = rest_.subspan(sizeof header, header.length);
-    rest_ = rest_.subspan(whole);
+  /// The next record. False: at the end, or at the first malformed one (then `ok` is false).
+  bool next(Record& record) {
+    if (left_ == 0) return false;
+    if (bytes_ < sizeof(RecordHeader)) return end();
+    std::memcpy(&record.header, at_, sizeof(RecordHeader));
+    const std::size_t whole = record_bytes(record.header.length);
+    if (bytes_ < whole) return end();
+    const auto kind = static_cast<std::uint8_t>(record.header.kind);
+    record.header.kind = static_cast<RecordKind>(kind & ~kJoined);
+    record.joined = (kind & kJoined) != 0;
+    record.body = {at_ + sizeof(RecordHeader), record.header.length};
+    at_ += whole;
+    bytes_ -= whole;
     --left_;
-    return Record{header, body, (kind & kJoined) != 0};
+    return true;
   }
   bool ok() const { return ok_; }
+  /// Where the next record begins, and how many there are from it on.
+  const std::byte* at() const { return at_; }
+  std::uint32_t left() const { return left_; }
 
  private:
-  std::nullopt_t end() {
+  bool end() {
     ok_ = false;
     left_ = 0;
-    return std::nullopt;
+    return false;
   }
 
-  std::span<const std::byte> rest_;
+  const std::byte* at_;
+  std::size_t bytes_;
   std::uint32_t left_;
   bool ok_ = true;
 };
+
+/// Most bodies are one word, which needs no call.
+inline void copy_body(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes == sizeof(std::uint64_t)) {
+    std::memcpy(to, from, sizeof(std::uint64_t));
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
 
 /// Appends records to a frame under construction. The caller checks `room` first.
 class FrameWriter {
@@ -213,9 +253,9 @@ class FrameWriter {
     std::memcpy(frame, &header, sizeof header);
   }
   /// Adds a record and returns where its body goes.
-  static std::byte* append(std::byte* frame, std::uint32_t& used, RecordHeader record) {
+  static std::byte* append(std::byte* frame, std::uint32_t& used, const RecordHeader& record) {
     std::byte* at = frame + used;
-    std::memcpy(at, &record, sizeof record);
+    ::new (static_cast<void*>(at)) RecordHeader(record);
     const std::size_t body = padded(record.length);
     if (body != record.length) std::memset(at + sizeof record + body - 8, 0, 8);  // no stale bytes in the padding
     used += static_cast<std::uint32_t>(sizeof record + body);

@@ -1,7 +1,16 @@
 /// The less frequent part of direct.hpp.
 #include "window/direct.hpp"
 
+#include <algorithm>
+
+#include "base/touch.hpp"
+
 namespace railyard::window_detail {
+namespace {
+
+constexpr std::size_t kMostWarm = 4;  ///< ranks whose parts are touched: with more, few of them are answered at once
+
+}  // namespace
 
 bool WindowState::begin_touching(int rank) {
   const transport::ProgressGuard hold(engine_.progress_lock());
@@ -9,6 +18,14 @@ bool WindowState::begin_touching(int rank) {
   if (!flow) return false;  // the engine's own way says why
   engine_.use_directly(**flow);
   return (*flow)->outstanding.load(std::memory_order_relaxed) == 0 && !(*flow)->failed.load(std::memory_order_relaxed);
+}
+
+/// After a sleep: whoever was woken by a signal often answers with one. Our own objects alone: the memory of a window
+/// may lie on a GPU.
+void WindowState::warm_up() const {
+  touch(*this);
+  touch(parts_.data(), std::min(parts_.size(), kMostWarm) * sizeof(PeerPart));
+  for (std::size_t i = 0; i < std::min(direct_parts_.size(), kMostWarm); ++i) touch(*direct_parts_[i]);
 }
 
 void WindowState::put_traced(const DirectPart& part, const Put& request) {

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "fabric/shm/copy.hpp"
+#include "shm/copy.hpp"
 #include "window/window_state.hpp"
 
 namespace railyard::window_detail {
@@ -74,7 +74,7 @@ inline Result<Ticket> WindowState::get(int rank, std::size_t offset, void* desti
   const std::byte* const from = direct->data.memory.data() + offset;
   const std::int64_t began = trace_clock();
   if (direct->heap) {
-    fabric::shm::copy_bytes(static_cast<std::byte*>(destination), from, bytes);
+    shm::copy_bytes(static_cast<std::byte*>(destination), from, bytes);
     used_directly(DirectUse::What::get, bytes);
   } else if (bytes > 0) {
     std::memmove(destination, from, bytes);

@@ -23,12 +23,12 @@ class DirectUse {
   };
 
   /// The calling thread's.
-  Line& mine() {
+  [[gnu::always_inline]] Line& mine() {
     if (line_of_thread == kUnknown) line_of_thread = next_line();
     return lines_[line_of_thread];
   }
   /// Counts one operation of the calling thread.
-  void count(Line& line, What what, std::size_t bytes) {
+  [[gnu::always_inline]] void count(Line& line, What what, std::size_t bytes) {
     const auto index = static_cast<std::size_t>(what);
     add(line, line.operations[index], 1);
     if (bytes != 0) add(line, line.bytes[index], bytes);
@@ -43,7 +43,7 @@ class DirectUse {
   // Initial-exec: found by one load; the other models call a function for it.
   [[gnu::tls_model("initial-exec")]] static inline thread_local std::size_t line_of_thread = kUnknown;
 
-  void add(const Line& line, std::atomic<std::uint64_t>& sum, std::uint64_t change) {
+  [[gnu::always_inline]] void add(const Line& line, std::atomic<std::uint64_t>& sum, std::uint64_t change) {
     if (&line == &lines_.back()) {
       sum.fetch_add(change, std::memory_order_relaxed);  // all later threads count here
     } else {

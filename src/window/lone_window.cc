@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/bytes.hpp"
+#include "base/log.hpp"
 #include "memory/location.hpp"
 #include "window/window_state.hpp"
 
@@ -26,6 +27,7 @@ void WindowState::stand_alone() {
   own->sleepers = sleepers_;
   parts_.push_back({exposed_region_.memory.size(), exposed_region_id_, 0, 0, on_device_, own.get()});
   direct_parts_.push_back(std::move(own));
+  log_made();
 }
 
 Result<std::vector<std::byte>> WindowState::describe() const {
@@ -104,6 +106,8 @@ Result<void> WindowState::import(int rank, std::span<const std::byte> descriptio
   lone_ = true;
   first_rank_ = rank;
   parts_.push_back(part);
+  log_debug("window {}: made, {} bytes that rank {} has opened alone; reached by rails", use_.number(), part.bytes,
+            rank);
   return {};
 }
 

@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "base/touch.hpp"
+#include "transport/reach.hpp"
 #include "window/submit.hpp"
 
 namespace railyard::window_detail {
@@ -24,8 +26,8 @@ void WindowState::count(const CounterUpdate& counter) {
   if (storage_->device_counters) {
     const transport::ProgressGuard hold(engine_.progress_lock());
     storage_->device_counters->latest()[counter.index] += counter.value;
-    engine_.device_words().write(*storage_->device_counters, counter.index, {});
-    return engine_.push_words();
+    engine_.exposed().words().write(*storage_->device_counters, counter.index, {});
+    return engine_.waiting().nudge_later();
   }
   // Release: whoever sees the counter may reuse the source.
   std::atomic_ref<std::uint64_t>(counters_[counter.index]).fetch_add(counter.value, std::memory_order_release);
@@ -77,17 +79,14 @@ Result<void> WindowState::submit_bulk(const char* call, int rank, transport::Bul
 Result<void> WindowState::check_reach(const char* call, int rank, const transport::Flow& flow,
                                       const transport::Bulk& work) const {
   if (!gpus_ || flow.route->links.empty()) return {};
-  for (const transport::Link& link : flow.route->links) {
-    const bool here = work.region->device() < 0 || work.region->reached_by(link.rail());
-    const bool there = !part(rank).on_device || work.remote.keys[link.remote_rail()].key != 0;
-    if (here && there) continue;
-    return Error(Status::unsupported,
-                 fmt::format("{}: the way to rank {} over {} does not reach the memory of GPUs: copy to host memory "
-                             "first, or use a rail that does (shared memory, tcp)",
-                             call, rank, engine_.rails()[link.rail()]->name()),
-                 {.peer = rank, .rail = static_cast<int>(link.rail()), .operation = call});
-  }
-  return {};
+  for (const transport::Link& link : flow.route->links)
+    if (transport::reaches(link, work.region.get(), work.remote)) return {};
+  const auto rail = static_cast<std::size_t>(flow.route->links.front().rail());
+  return Error(Status::unsupported,
+               fmt::format("{}: the way to rank {} over {} does not reach the memory of GPUs: copy to host memory "
+                           "first, or use a rail that does (shared memory, tcp, NICs that register dma-bufs)",
+                           call, rank, engine_.rails()[rail]->name()),
+               {.peer = rank, .rail = static_cast<int>(rail), .operation = call});
 }
 
 [[gnu::hot]] Result<void> WindowState::check_put(const Put& request) const {
@@ -109,6 +108,9 @@ Result<void> WindowState::check_reach(const char* call, int rank, const transpor
 }
 
 [[gnu::hot]] Result<Ticket> WindowState::put_by_engine(Put request) {
+  // Everybody has slept: what this call runs through is in no cache.
+  if (engine_.waiting().attended()) [[unlikely]]
+    touch_hot_code();
   if (auto checked = check_put(request); !checked) return std::move(checked.error());
   const PeerPart& peer = part(request.rank);
   transport::SignalRecord signal;
@@ -142,9 +144,17 @@ Result<void> WindowState::check_reach(const char* call, int rank, const transpor
     if (request.counter != nullptr) count(*request.counter);
     return ticket;
   }
+  return put_bulk(request, with_signal, device);
+}
+
+/// A put that does not travel inside a frame.
+[[gnu::noinline]] Result<Ticket> WindowState::put_bulk(const Put& request, const transport::SignalRecord* signal,
+                                                       bool device) {
+  Ticket ticket;
+  const bool relaxed = request.order == Order::relaxed && may_relax_;
   // The engine only reads from a put's source.
   transport::Bulk work = bulk(request.rank, request.offset, const_cast<void*>(request.source), request.bytes);
-  if (device && small && !is_on_device(request.source)) {
+  if (device && request.bytes <= engine_.inline_bytes() && !is_on_device(request.source)) {
     // A small source is free at once, here too.
     auto copied = std::make_shared<SmallSource>(storage_, request.bytes);
     std::memcpy(copied->bytes.data(), request.source, request.bytes);
@@ -161,7 +171,7 @@ Result<void> WindowState::check_reach(const char* call, int rank, const transpor
   auto submitted = submit_bulk(
       request.call, request.rank, std::move(work), [&](transport::Flow& flow, const transport::Bulk& ready) {
         return relaxed ? engine_.try_unordered(flow, ready, transport::Operation::Kind::relaxed_write, ticket)
-                       : engine_.try_write(flow, ready, with_signal, ticket.number);
+                       : engine_.try_write(flow, ready, signal, ticket.number);
       });
   if (!submitted) return std::move(submitted.error());
   ticket.peer = request.rank;

@@ -35,7 +35,7 @@ int WindowState::lost_rank() const {
   for (int rank = 0; rank < world_.size; ++rank) {
     const transport::Flow* const flow = existing_flow(rank);
     if (flow == nullptr || !flow->failed.load(std::memory_order_acquire)) continue;
-    // One that has left is named by no operation (loss.cc).
+    // One that has left is named by no operation (losses.cc).
     if (flow->error.where().operation[0] != '\0') return rank;
   }
   return -1;

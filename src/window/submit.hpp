@@ -7,7 +7,7 @@ namespace railyard::window_detail {
 
 /// Hands work to the flow of `rank`; with no room, waits for some (promise 6: a full queue is back-pressure).
 template <typename Attempt>
-Result<void> WindowState::submit(const char* call, int rank, Attempt&& attempt) {
+[[gnu::hot]] Result<void> WindowState::submit(const char* call, int rank, Attempt&& attempt) {
   enum class Outcome : std::uint8_t { done, full, broken };
   Error error;
   const auto once = [&] {
@@ -21,6 +21,8 @@ Result<void> WindowState::submit(const char* call, int rank, Attempt&& attempt) 
       error = in_our_terms((*flow)->error.copy());
       return Outcome::broken;
     }
+    if (engine_.waiting().attended()) [[unlikely]]
+      engine_.warm_up(*(*flow)->route);
     engine_.submits(use_.submitter());
     return attempt(**flow) ? Outcome::done : Outcome::full;
   };

@@ -79,7 +79,7 @@ std::size_t WindowState::copy_blocks(const DirectPart& part, const Blocks& block
     } else if (put) {
       part.distance.copy(there, at.local, at.bytes);
     } else {
-      fabric::shm::copy_bytes(at.local, there, at.bytes);
+      shm::copy_bytes(at.local, there, at.bytes);
     }
   }
   return bytes;

@@ -64,7 +64,7 @@ class SignalWait {
   bool met() {
     for (std::size_t i = 0; i < conditions_.size(); ++i) {
       const SignalCondition& condition = conditions_[i];
-      const std::uint64_t held = load_word(state_.signals()[condition.index]);
+      const std::uint64_t held = load(condition);
       if (compares(held, condition.comparison, condition.value) != all_) {
         which_ = i;
         held_ = held;
@@ -73,6 +73,8 @@ class SignalWait {
     }
     return all_;
   }
+  /// There is something to do but to wait.
+  bool ended() { return met() || (state_.engine().any_failed() && (hopeless() || moved_on())); }
   /// Nobody is left who could end it.
   bool hopeless() {
     for (const SignalCondition& condition : conditions_) {
@@ -121,6 +123,15 @@ class SignalWait {
     }
     return text;
   }
+  /// Why it was not met.
+  [[gnu::noinline, gnu::cold]] Error failure(const char* call, std::int64_t patience) {
+    return hopeless() ? lost(call) : timed_out(call, patience);
+  }
+
+ private:
+  static constexpr int kNobody = -1;
+  static constexpr int kMostTold = 4;  ///< ranks in one report
+
   Error lost(const char* call) {
     met();
     for (const SignalCondition& condition : conditions_) {
@@ -146,12 +157,11 @@ class SignalWait {
                         static_cast<double>(nanoseconds) * 1e-9, why),
             {.peer = last, .operation = call}};
   }
-
- private:
-  static constexpr int kNobody = -1;
-  static constexpr int kMostTold = 4;  ///< ranks in one report
-
-  std::uint64_t load(const SignalCondition& condition) const { return load_word(state_.signals()[condition.index]); }
+  std::uint64_t load(const SignalCondition& condition) const {
+    const std::uint64_t held = load_word(state_.signals()[condition.index]);
+    if (!compares(held, condition.comparison, condition.value)) state_.want_signal(condition.index);
+    return held;
+  }
   bool can_come(const SignalCondition& condition) {
     if (condition.from == SignalCondition::kAnyRank) return watched_rank() != kNobody || state_.world().size == 1;
     return state_.is_self(condition.from) || !is_gone(state_, condition.from);
@@ -177,6 +187,21 @@ class SignalWait {
   std::uint64_t held_ = 0;
 };
 
+/// A wait has taken `part` so far: somebody may be gone, and whoever looks after the job is told.
+[[gnu::noinline, gnu::cold]] void wait_long(WindowState& state, const char* call, SignalWait& wait, std::int64_t part,
+                                            std::int64_t patience) {
+  transport::Engine& engine = state.engine();
+  const std::int64_t until = patience == INT64_MAX ? INT64_MAX : engine.clock().now() + (patience - part);
+  const int named = wait.named();
+  transport::LongWait watched(engine, telemetry::Waiting::signal, named < 0 ? named : state.peer(named), part);
+  do {
+    wait.ask();
+    watched.look([&] { return wait.describe(call); });
+    part = std::min({kAskAfter, until - engine.clock().now(), watched.left()});
+    state.wait_for_word([&] { return wait.ended(); }, part);
+  } while (!wait.met() && !wait.hopeless() && engine.clock().now() < until);
+}
+
 }  // namespace
 
 [[gnu::hot]] Result<SignalMet> WindowState::wait_signals(const char* call, std::span<const SignalCondition> conditions,
@@ -185,24 +210,12 @@ class SignalWait {
   if (conditions.empty() || !std::ranges::all_of(conditions, good)) return bad_conditions(call, conditions);
   SignalWait wait(*this, conditions, wanted);
   const std::int64_t patience = nanoseconds(deadline);
-  const auto ended = [&] { return wait.met() || (engine_.any_failed() && (wait.hopeless() || wait.moved_on())); };
   // No clock is read before the wait turns out to be long.
-  std::int64_t part = std::min(wait.ask_after_nanoseconds(), patience);
-  if (!wait_for_word(ended, part) && patience > part) {
-    const std::int64_t now = engine_.clock().now();
-    const std::int64_t until = patience == INT64_MAX ? INT64_MAX : now + (patience - part);
-    const int named = wait.named();
-    transport::LongWait watched(engine_, telemetry::Waiting::signal, named < 0 ? named : peer(named), part);
-    do {
-      wait.ask();
-      watched.look([&] { return wait.describe(call); });
-      part = std::min({kAskAfter, until - engine_.clock().now(), watched.left()});
-      wait_for_word(ended, part);
-    } while (!wait.met() && !wait.hopeless() && engine_.clock().now() < until);
-  }
+  const std::int64_t part = std::min(wait.ask_after_nanoseconds(), patience);
+  if (!wait_for_word([&] { return wait.ended(); }, part) && patience > part)
+    wait_long(*this, call, wait, part, patience);
   if (wait.met()) return wait.result();
-  if (wait.hopeless()) return wait.lost(call);
-  return wait.timed_out(call, patience);
+  return wait.failure(call, patience);
 }
 
 bool WindowState::wait_for_all(std::int64_t nanoseconds) {
@@ -223,13 +236,18 @@ bool WindowState::wait_for_all(std::int64_t nanoseconds) {
       });
 }
 
-/// The short way for one signal: most are there before the first pass is due.
-[[gnu::hot]] std::optional<std::uint64_t> WindowState::await_shortly(const SignalCondition& condition) {
-  if (!has_direct_peers_ || !makes_sense(condition)) return std::nullopt;
+/// The short way for one signal: most are there before the first pass is due. What is between the store of a peer and
+/// the return of the wait is part of every round trip, so its caller takes this in, and nothing goes through memory.
+[[gnu::always_inline]] inline bool WindowState::comes_shortly(const SignalCondition& condition, std::uint64_t& held) {
+  if (!has_direct_peers_ || !makes_sense(condition)) return false;
   const std::uint64_t& word = signals()[condition.index];
-  std::uint64_t held = 0;
-  const auto met = [&] { return compares(held = load_word(word), condition.comparison, condition.value); };
-  return use_.direct().mine().pace.spin(met) ? std::optional(held) : std::nullopt;
+  const Comparison comparison = condition.comparison;
+  const std::uint64_t value = condition.value;
+  const auto met = [&] {
+    held = load_word(word);
+    return comparison == Comparison::greater_equal ? held >= value : compares(held, comparison, value);
+  };
+  return use_.direct().mine().pace.spin(met);
 }
 
 Error WindowState::bad_conditions(const char* call, std::span<const SignalCondition> conditions) const {
@@ -303,7 +321,7 @@ using window_detail::WindowState;
 [[gnu::hot]] Result<std::uint64_t> Window::wait_signal(std::size_t index, Comparison comparison, std::uint64_t value,
                                                        Deadline deadline, int from) {
   const SignalCondition condition{index, comparison, value, from};
-  if (const auto held = state_->await_shortly(condition)) return *held;
+  if (std::uint64_t held = 0; state_->comes_shortly(condition, held)) return held;
   auto met = state_->wait_signals("wait_signal", {&condition, 1}, WindowState::Wanted::any, deadline);
   if (!met) return std::move(met.error());
   return met->held;

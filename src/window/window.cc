@@ -58,7 +58,7 @@ Result<void> Window::close(Deadline deadline) {
   if (world.bootstrap != nullptr) {
     // The worlds may go next. All ranks are closing, so all make progress and answer.
     transport::Engine& engine = state_->engine();
-    engine.wait_until([&] { return engine.pending_handshakes() == 0; }, transport::Engine::kHandshakeWait);
+    engine.wait_until([&] { return engine.pending_handshakes() == 0; }, transport::Handshakes::kLongest);
     // Every rank is quiet when it enters, so nothing of this window is on its way when all have.
     const auto wait = Deadline::in(std::chrono::nanoseconds(state_->nanoseconds(deadline)));
     if (auto met = world.with_progress([&] { return world.bootstrap->barrier(wait); }); !met) return met;
@@ -134,7 +134,17 @@ Result<Ticket> Window::atomic_word(int rank, std::size_t offset, AtomicOp op, Wo
 }
 
 std::uint64_t Window::read_signal(std::size_t index) const noexcept {
-  return index < state_->signals().size() ? load(state_->signals()[index]) : 0;
+  return index < state_->signals().size() ? state_->read_signal(index) : 0;
+}
+
+std::uint64_t window_detail::WindowState::read_signal(std::size_t index) {
+  if (!signal_adds().empty()) read_adds("read_signal", *storage_->device_signals, index);
+  return load(signals()[index]);
+}
+
+std::uint64_t window_detail::WindowState::read_counter(std::size_t index) {
+  if (!counter_adds().empty()) read_adds("read_counter", *storage_->device_counters, index);
+  return load(counters_[index]);
 }
 
 Result<void> Window::reset_signal(std::size_t index) {
@@ -143,7 +153,7 @@ Result<void> Window::reset_signal(std::size_t index) {
 }
 
 std::uint64_t Window::read_counter(std::size_t index) const noexcept {
-  return index < state_->counters().size() ? load(state_->counters()[index]) : 0;
+  return index < state_->counters().size() ? state_->read_counter(index) : 0;
 }
 
 Result<void> Window::reset_counter(std::size_t index) {
@@ -158,9 +168,14 @@ Result<std::uint64_t> Window::wait_counter(std::size_t index, std::uint64_t valu
   const std::int64_t patience = state_->nanoseconds(deadline);
   // A failed operation leaves nothing outstanding: no use in waiting on.
   transport::Engine& engine = state_->engine();
-  const auto done = [&] { return (held = load(word)) >= value || state_->outstanding() == 0; };
+  const auto look = [&] {
+    if ((held = load(word)) >= value) return true;
+    state_->want_counter(index);
+    return false;
+  };
+  const auto done = [&] { return look() || state_->outstanding() == 0; };
   const bool in_time = engine.wait_until(done, patience);
-  if ((held = load(word)) >= value) return held;
+  if (look()) return held;
   for (int rank = 0; rank < state_->world().size; ++rank) {
     const transport::Flow* flow = state_->existing_flow(rank);
     if (flow != nullptr && flow->failed.load(std::memory_order_acquire))
@@ -169,7 +184,7 @@ Result<std::uint64_t> Window::wait_counter(std::size_t index, std::uint64_t valu
       if (auto failure = engine.untold_failure(state_->peer(rank))) return state_->in_our_terms(std::move(*failure));
     }
   }
-  if (in_time) engine.wait_until([&] { return (held = load(word)) >= value; }, patience);
+  if (in_time) engine.wait_until(look, patience);
   if (held >= value) return held;
   return Error(Status::timeout,
                fmt::format("wait_counter: counter {} holds {}, not {} or more, after {:.3f} s", index, held, value,
@@ -211,9 +226,9 @@ Result<bool> window_detail::WindowState::look(const Ticket& ticket, Completion c
   const transport::Flow* flow = existing_flow(ticket.peer);
   if (flow == nullptr) return not_a_ticket(ticket);
   if (has_slot(ticket)) {
-    if (!engine_.slot_known(ticket)) return not_a_ticket(ticket);
-    if (!engine_.slot_done(ticket)) return false;
-    const auto failure = engine_.slot_failure(ticket);
+    if (!engine_.completions().slot_known(ticket)) return not_a_ticket(ticket);
+    if (!engine_.completions().slot_done(ticket)) return false;
+    const auto failure = engine_.completions().slot_failure(ticket);
     if (!failure) return true;
     if (failure->cause == transport::FailureCause::peer_lost && flow->failed.load(std::memory_order_acquire))
       return in_our_terms(flow->error.copy());
@@ -240,6 +255,11 @@ Result<bool> Window::test(Ticket ticket, Completion completion) {
     engine.progress_lock().give();
     if (!submitted) return not_a_ticket(ticket);
   }
+  return state_->look(ticket, completion);
+}
+
+Result<bool> Window::peek(Ticket ticket, Completion completion) const {
+  if (auto checked = check_ticket(*state_, "peek", ticket, completion); !checked) return std::move(checked.error());
   return state_->look(ticket, completion);
 }
 

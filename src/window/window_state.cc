@@ -32,6 +32,32 @@ struct Offer {
   bool signals_in_heap = false;
 };
 
+void write_share(ByteWriter& writer, const DeviceShare& share) {
+  share.owner.write(writer);
+  writer.i32(share.handle.pid);
+  writer.i32(share.handle.descriptor);
+  writer.u64(share.handle.owner);
+  writer.raw(share.handle.device_uuid);
+  writer.u64(share.handle.bytes);
+  writer.u64(share.handle.id);
+  writer.u8(share.signals ? 1 : 0);
+}
+
+DeviceShare read_share(ByteReader& reader) {
+  DeviceShare share;
+  share.owner = memory::HeapName::read(reader);
+  share.handle.kind = accelerator::ShareHandle::Kind::descriptor;
+  share.handle.pid = reader.i32();
+  share.handle.descriptor = reader.i32();
+  share.handle.owner = reader.u64();
+  const auto uuid = reader.raw(share.handle.device_uuid.size());
+  if (!uuid.empty()) std::ranges::copy(uuid, share.handle.device_uuid.begin());
+  share.handle.bytes = reader.u64();
+  share.handle.id = reader.u64();
+  share.signals = reader.u8() != 0;
+  return share;
+}
+
 std::vector<std::byte> write_offer(const Offer& offer) {
   ByteWriter writer;
   writer.u32(kMagic);
@@ -53,6 +79,8 @@ std::vector<std::byte> write_offer(const Offer& offer) {
     offer.heap->write(writer);
     writer.u8(offer.signals_in_heap ? 1 : 0);
   }
+  writer.u8(offer.part.share ? 1 : 0);
+  if (offer.part.share) write_share(writer, *offer.part.share);
   return writer.take();
 }
 
@@ -80,6 +108,7 @@ Result<Offer> read_offer(std::span<const std::byte> bytes) {
     offer.heap = memory::HeapName::read(reader);
     offer.signals_in_heap = reader.u8() != 0;
   }
+  if (reader.u8() != 0) offer.part.share = read_share(reader);
   if (!reader.done()) {
     return Error(Status::invalid,
                  "not a window's offer: do all ranks make the same collective calls in the same order?");
@@ -118,15 +147,35 @@ HeapLayout::HeapLayout(std::uint64_t data, std::uint64_t signals, std::uint64_t 
   bytes = sleepers_at + kLine;
 }
 
+DeviceLayout::DeviceLayout(std::uint64_t data, std::uint64_t signals, std::uint64_t counters) {
+  constexpr std::uint64_t kLine = 128;
+  const auto after = [](std::uint64_t at) { return (at + kLine - 1) / kLine * kLine; };
+  signals_at = after(data);
+  signal_adds_at = after(signals_at + signals * sizeof(std::uint64_t));
+  counters_at = after(signal_adds_at + signals * sizeof(std::uint64_t));
+  counter_adds_at = after(counters_at + counters * sizeof(std::uint64_t));
+  bytes = after(counter_adds_at + counters * sizeof(std::uint64_t));
+}
+
+void WindowState::log_made() const {
+  const std::size_t mapped = direct_parts_.size() - 1;  // one is this rank's own
+  log_debug("window {}: made, {} bytes of {}; {} peers mapped directly, {} reached by rails", use_.number(), use_.bytes,
+            memory::location_name(exposed_region_.device), mapped, parts_.size() - 1 - mapped);
+}
+
 void WindowState::shut(bool together) {
   const transport::ProgressGuard hold(engine_.progress_lock());
+  if (!parts_.empty()) log_debug("window {}: destroyed", use_.number());
   base_.remove_window(use_);
-  if (exposed_region_id_ != 0) engine_.conceal(exposed_region_id_);
-  if (barrier_exposed_region_id_ != 0) engine_.conceal(barrier_exposed_region_id_);
+  if (exposed_region_id_ != 0) engine_.exposed().conceal(exposed_region_id_);
+  if (barrier_exposed_region_id_ != 0) engine_.exposed().conceal(barrier_exposed_region_id_);
   exposed_region_id_ = barrier_exposed_region_id_ = 0;
   exposed_region_ = {};
   engine_.forget_counters(counters_);
-  if (storage_ != nullptr && storage_->device_counters) engine_.forget_mirror(*storage_->device_counters);
+  if (storage_ != nullptr && storage_->device_counters) {
+    engine_.forget_counters(storage_->device_counters->latest());
+    engine_.exposed().forget_mirror(*storage_->device_counters);
+  }
   counters_ = {};
   parts_.clear();
   direct_parts_.clear();
@@ -181,6 +230,11 @@ bool WindowState::take_heap(std::size_t bytes, std::size_t signals) {
 
 Result<void> WindowState::take_memory(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options) {
   const std::size_t signals = own_signals_ ? options.signals : 0;
+  if (options.device >= 0) {
+    if (memory.data() != nullptr)
+      return Error(Status::invalid, "device: memory that the caller brings is where it is: use allocate, or leave it");
+    return take_device(bytes, options);
+  }
   if (memory.data() == nullptr && take_heap(bytes, signals)) return {};
   if (memory.data() == nullptr) {
     auto pages = Pages::open(bytes);
@@ -194,6 +248,11 @@ Result<void> WindowState::take_memory(std::span<std::byte> memory, std::size_t b
     exposed_region_.device = *usable;
   }
   exposed_region_.memory = memory;
+  return take_own_words(signals);
+}
+
+/// Signals and barrier words that peers reach through the engine alone.
+Result<void> WindowState::take_own_words(std::size_t signals) {
   auto words = Pages::open_words(signals);
   if (!words) return std::move(words.error());
   storage_->own_signals = std::move(*words);
@@ -220,23 +279,7 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
   if (on_device_) {
     if (auto ready = base_.prepare_copies(exposed_region_.memory); !ready) return ready;
   }
-  if (!own_signals_) {
-    auto words = take_words("signal_memory", options.signal_memory, storage_->own_signals, storage_->device_signals);
-    if (!words) return std::move(words.error());
-    exposed_region_.signals = *words;
-    if (storage_->device_signals) exposed_region_.mirrored = &*storage_->device_signals;
-  }
-  if (options.counter_memory.data() != nullptr) {
-    auto words =
-        take_words("counter_memory", options.counter_memory, storage_->own_counters, storage_->device_counters);
-    if (!words) return std::move(words.error());
-    counters_ = *words;
-  } else {
-    auto words = Pages::open_words(options.counters);
-    if (!words) return std::move(words.error());
-    storage_->own_counters = std::move(*words);
-    counters_ = storage_->own_counters.words();
-  }
+  if (auto placed = place_words(options); !placed) return placed;
 
   const transport::ProgressGuard hold(engine_.progress_lock());
   use_.bytes = exposed_region_.memory.size();
@@ -248,15 +291,17 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
   }
   for (const auto* rail : engine_.rails()) may_relax_ &= rail->capabilities().delivery_complete;
   if (exposed_region_.device >= 0) {
-    if (auto ready = engine_.device_words().prepare(exposed_region_.device); !ready) return ready;
+    if (auto ready = engine_.exposed().words().prepare(exposed_region_.device); !ready) return ready;
   }
-  if (storage_->device_counters) engine_.mirror_counters(*storage_->device_counters);
-  const auto id = engine_.expose(exposed_region_);
+  if (storage_->device_counters) engine_.exposed().mirror_counters(*storage_->device_counters);
+  if (!counter_adds().empty()) engine_.exposed().words().watch(*storage_->device_counters);
+  const auto id = engine_.exposed().expose(exposed_region_);
   if (!id) return id.error().copy();
   exposed_region_id_ = *id;
-  const auto barrier_id = engine_.expose(barrier_exposed_region_);
+  const auto barrier_id = engine_.exposed().expose(barrier_exposed_region_);
   if (!barrier_id) return barrier_id.error().copy();
   barrier_exposed_region_id_ = *barrier_id;
+  if (!signal_adds().empty()) engine_.exposed().words().watch(*storage_->device_signals);
   return {};
 }
 
@@ -264,6 +309,8 @@ std::vector<std::byte> WindowState::contribution() const {
   Offer offer;
   offer.part = {exposed_region_.memory.size(), exposed_region_id_, barrier_exposed_region_id_,
                 static_cast<std::uint32_t>(exposed_region_.signals.size()), on_device_};
+  if (storage_->device_share != nullptr)
+    offer.part.share = {memory::HeapName::of_process(), storage_->device_share->handle(), !signal_adds().empty()};
   offer.per_rank = per_rank_;
   offer.native_atomics = native_atomics_;
   for (std::size_t rail = 0; rail < engine_.rails().size(); ++rail) {
@@ -339,6 +386,9 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     parts_.push_back(offers[rank].part);
     gpus_ |= offers[rank].part.on_device;
+    // Mapped when kernels need it (src/device): here only whether that can be.
+    if (auto& share = parts_.back().share; share && (!world_.shares_memory || !share->owner.check_here()))
+      share.reset();
     std::copy(offers[rank].keys.begin(), offers[rank].keys.end(),
               storage_->keys.begin() + static_cast<std::ptrdiff_t>(rank * storage_->rails));
   }
@@ -355,6 +405,7 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
   }
   const transport::ProgressGuard hold(engine_.progress_lock());
   base_.add_sleepers(sleepers_);
+  log_made();
   return {};
 }
 

@@ -10,11 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "accelerator/accelerator.hpp"
 #include "memory/heap.hpp"
 #include "railyard/window.hpp"
+#include "shm/distance.hpp"
 #include "transport/engine.hpp"
 #include "transport/stall.hpp"
-#include "window/distance.hpp"
 #include "window/world_state.hpp"
 
 namespace railyard::window_detail {
@@ -53,6 +54,9 @@ struct Storage {
   /// Signals and counters that the caller wants in the memory of a GPU; the pages above are what the host sees of them.
   std::optional<transport::MirroredWords> device_signals;
   std::optional<transport::MirroredWords> device_counters;
+  /// The window's own memory of a GPU, which peers keep for as long as they have it mapped, and its name for them.
+  std::unique_ptr<accelerator::Mapping> device_memory;
+  std::unique_ptr<accelerator::Shared> device_share;
   transport::Sleepers own_sleepers;
   std::size_t rails = 0;                   ///< most rails of any rank
   std::vector<transport::RemoteKey> keys;  ///< rank-major
@@ -67,13 +71,32 @@ struct HeapLayout {
   std::uint64_t bytes = 0;
 };
 
+/// Where the parts of a window lie in memory of a GPU that it has allocated itself. Peers know all of it but the
+/// counters, which are the last. Of signals and counters there are two halves each (transport::MirroredWords).
+struct DeviceLayout {
+  DeviceLayout(std::uint64_t data, std::uint64_t signals, std::uint64_t counters = 0);
+  std::uint64_t signals_at = 0;
+  std::uint64_t signal_adds_at = 0;
+  std::uint64_t counters_at = 0;
+  std::uint64_t counter_adds_at = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Memory of a GPU that a window has allocated: kernels of ranks on the same host may map it and store there.
+struct DeviceShare {
+  memory::HeapName owner;  ///< names a process; no file
+  accelerator::ShareHandle handle;
+  bool signals = false;  ///< they lie there too
+};
+
 /// A rank's part of the window that this process can touch: its own, or a peer's that it has mapped.
-struct DirectPart {
-  memory::Heap heap;  ///< the mapping; none for this rank's own
+struct alignas(64) DirectPart {
+  // What a small put looks at lies in two lines.
   transport::ExposedRegion data;
-  transport::ExposedRegion barrier;
   const transport::Sleepers* sleepers = nullptr;  ///< of that rank, in waits for these signals and words
-  mutable Distance distance;
+  memory::Heap heap;                              ///< the mapping; none for this rank's own
+  transport::ExposedRegion barrier;
+  mutable shm::Distance distance;
 };
 
 /// A peer's part of the window.
@@ -84,6 +107,7 @@ struct PeerPart {
   std::uint32_t signals = 0;
   bool on_device = false;              ///< its data is memory of a GPU
   const DirectPart* direct = nullptr;  ///< null: reached by the engine alone
+  std::optional<DeviceShare> share = {};
 };
 
 class Blocks;
@@ -100,6 +124,8 @@ class WindowState {
   std::vector<std::byte> contribution() const;
   Result<void> finish(std::span<const std::vector<std::byte>> all);
 
+  void log_made() const;
+
   /// Takes the window down; every later call is an error that says so. `together`: all ranks are done with it.
   void shut(bool together = false);
 
@@ -108,8 +134,8 @@ class WindowState {
   std::shared_ptr<const void> keep_storage() const { return storage_; }
 
   // Checks. Each error names the call, the limit and what was asked for.
-  Result<void> check_open(const char* call) const;
-  Result<void> check_rank(const char* call, int rank) const;
+  [[gnu::hot]] Result<void> check_open(const char* call) const;
+  [[gnu::hot]] Result<void> check_rank(const char* call, int rank) const;
   Result<void> check_range(const char* call, int rank, std::size_t offset, const void* memory, std::size_t bytes) const;
   Result<void> check_signal(const char* call, int rank, std::size_t index) const;
   Result<void> check_counter(const char* call, std::size_t index) const;
@@ -118,7 +144,7 @@ class WindowState {
 
   // The engine has names of its own for the ranks of a sub-world.
   int peer(int rank) const { return world_.peer(rank); }
-  transport::Flow* existing_flow(int rank) const { return engine_.existing_flow(peer(rank)); }
+  [[gnu::always_inline]] transport::Flow* existing_flow(int rank) const { return engine_.existing_flow(peer(rank)); }
   /// An error of the engine's with the ranks of this world, its text with both.
   Error in_our_terms(Error error) const;
   /// A rank of this world that is lost (not one that has left); -1: none is.
@@ -149,6 +175,25 @@ class WindowState {
     return storage_->device_counters ? storage_->device_counters->words() : counters();
   }
   bool counters_on_device() const { return storage_->device_counters.has_value(); }
+  /// The GPU whose memory the window has allocated; -1: none.
+  int allocated_device() const { return storage_->device_memory != nullptr ? exposed_region_.device : -1; }
+  /// What kernels add to; empty: the engine alone changes these words.
+  std::span<std::uint64_t> signal_adds() const {
+    return storage_->device_signals ? storage_->device_signals->adds() : std::span<std::uint64_t>();
+  }
+  std::span<std::uint64_t> counter_adds() const {
+    return storage_->device_counters ? storage_->device_counters->adds() : std::span<std::uint64_t>();
+  }
+  /// What this rank's word holds; where kernels may have added to it, after a trip to the GPU.
+  std::uint64_t read_signal(std::size_t index);
+  std::uint64_t read_counter(std::size_t index);
+  /// A host thread waits for a word that kernels may add to: the next pass finds out what it holds.
+  void want_signal(std::size_t index) const {
+    if (!signal_adds().empty()) storage_->device_signals->want(index);
+  }
+  void want_counter(std::size_t index) const {
+    if (!counter_adds().empty()) storage_->device_counters->want(index);
+  }
   /// The whole of what a rank's part lies in, where this process has it mapped as memory that ranks share.
   std::span<std::byte> heap(int rank) const {
     const memory::Heap* heap = is_self(rank)                  ? &storage_->heap
@@ -174,7 +219,7 @@ class WindowState {
   /// Others than this window's calls are about to touch mapped memory of peers: the engine watches over these.
   void expect_touching() {
     for (int rank = 0; rank < world_.size; ++rank) {
-      if (!is_self(rank) && part(rank).direct != nullptr) begin_touching(rank);
+      if (!is_self(rank) && (part(rank).direct != nullptr || part(rank).share)) begin_touching(rank);
     }
   }
 
@@ -230,9 +275,9 @@ class WindowState {
   template <typename Done>
   bool wait_for_word(Done&& done, std::int64_t nanoseconds) {
     if (!has_direct_peers_) return engine_.wait_until(done, nanoseconds, sleepers_);
-    return engine_.wait_for_word(done, nanoseconds, use_.direct().mine().pace, sleepers_);
+    return engine_.wait_for_word(done, nanoseconds, use_.direct().mine().pace, sleepers_, [this] { warm_up(); });
   }
-  std::optional<std::uint64_t> await_shortly(const SignalCondition& condition);
+  bool comes_shortly(const SignalCondition& condition, std::uint64_t& held);
   bool makes_sense(const SignalCondition& condition) {
     return condition.index < signals().size() && condition.comparison <= Comparison::greater_equal &&
            condition.from >= SignalCondition::kAnyRank && condition.from < world_.size;
@@ -266,13 +311,16 @@ class WindowState {
   // window_state.cc
   Result<void> take_memory(std::span<std::byte> memory, std::size_t bytes, const WindowOptions& options);
   bool take_heap(std::size_t bytes, std::size_t signals);
+  Result<void> take_device(std::size_t bytes, const WindowOptions& options);
+  Result<void> take_own_words(std::size_t signals);
+  Result<void> place_words(const WindowOptions& options);
   void reach_directly(int rank, const memory::HeapName& name, bool signals_in_heap);
   std::size_t barrier_words() const;
   PeerPart& part_of(int rank) { return parts_[index_of(rank)]; }
 
   // direct.cc: what this process does on memory it can touch, its own or a peer's.
   /// Whether an operation may go past the engine now.
-  bool may_touch(int rank) {
+  [[gnu::always_inline]] bool may_touch(int rank) {
     if (is_self(rank)) return true;
     const transport::Flow* flow = existing_flow(rank);
     if (flow == nullptr || !flow->direct.load(std::memory_order_relaxed)) return begin_touching(rank);
@@ -281,6 +329,7 @@ class WindowState {
     return flow->outstanding.load(std::memory_order_acquire) == 0 && !flow->failed.load(std::memory_order_acquire);
   }
   bool begin_touching(int rank);
+  void warm_up() const;
   /// Signals in memory that the caller brought cannot be reached; and what precedes a signal goes the signal's way.
   static bool takes(const DirectPart& part, const Put& request) {
     return request.signal == nullptr || request.signal->index < signals_of(part, request).signals.size();
@@ -309,12 +358,17 @@ class WindowState {
   bool signals_at_home(const Put& request) const {
     return request.signal != nullptr && request.exposed_region == 0 && storage_->device_signals.has_value();
   }
+  Result<void> zero(const char* what, std::span<std::byte> device_memory, int device);
   Result<std::span<std::uint64_t>> take_words(const char* what, std::span<std::uint64_t> words, Pages& shown,
                                               std::optional<transport::MirroredWords>& mirrored);
+  Result<std::span<std::uint64_t>> mirror_words(std::span<std::uint64_t> words, std::span<std::uint64_t> adds,
+                                                int device, Pages& shown,
+                                                std::optional<transport::MirroredWords>& mirrored);
   Result<void> change_own(const char* call, transport::MirroredWords& words, std::size_t index, SignalOp op,
                           std::uint64_t value);
   Result<Ticket> atomic_at_home(const char* call, std::size_t offset, std::uint8_t code,
                                 const transport::wire::AtomicBody& body, void* before);
+  void read_adds(const char* call, transport::MirroredWords& words, std::size_t index);
   template <typename Begin>
   Result<std::uint64_t> await_own(const char* call, Begin&& begin);
 
@@ -331,6 +385,7 @@ class WindowState {
   }
   // operations.cc
   Result<Ticket> put_by_engine(Put request);  // a copy: so the fast way need not make one
+  Result<Ticket> put_bulk(const Put& request, const transport::SignalRecord* signal, bool device);
   Result<Ticket> get_by_engine(int rank, std::size_t offset, void* destination, std::size_t bytes);
   Result<void> check_put(const Put& request) const;
   Result<void> check_reach(const char* call, int rank, const transport::Flow& flow, const transport::Bulk& work) const;

@@ -79,9 +79,13 @@ void WorldState::start_progress_thread() {
   const bool polled = std::ranges::any_of(
       engine->rails(), [](const fabric::Rail* rail) { return !rail->capabilities().progresses_alone; });
   const bool by_itself = settings.progress == "auto" && settings.threads != "single" && polled;
-  if (settings.progress != "thread" && !by_itself) return;
+  if (settings.progress != "thread" && !by_itself) {
+    log_debug("progress: no thread, callers make it; waits: {}", settings.wait);
+    return;
+  }
   progress_thread_ = std::make_unique<transport::ProgressThread>(*engine, transport::plain_pass(*engine),
                                                                  transport::ProgressThread::Options{});
+  log_debug("progress: a thread makes it; waits: {}", settings.wait);
 }
 
 // ---- Event loops ----
@@ -201,6 +205,7 @@ Result<World> WorldAssembly::finish(std::span<const std::vector<std::byte>> all)
 Result<World> open_world(const Settings& settings, Bootstrap& bootstrap) {
   apply_log_settings(settings);
   set_log_rank(bootstrap.rank());
+  log_changed_settings(settings);
 
   allow_waiting_for_stores();
   auto rails = fabric::open_rails(settings);

@@ -157,6 +157,32 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ShareTest, ::testing::Values(DeviceMemory::Kind:
                            return kind.param == DeviceMemory::Kind::allocated ? "allocated" : "mapped";
                          });
 
+using AllocateTest = GpuTest;
+
+/// Memory of our own is found, shared by a descriptor, and stays with a peer that has it mapped.
+TEST_F(AllocateTest, PeersMapItByADescriptor) {
+  auto memory = gpus_->allocate(0, 3'000'001);
+  ASSERT_TRUE(memory.ok()) << memory.error().text();
+  ASSERT_GE((*memory)->memory().size(), 3'000'001U);
+  EXPECT_EQ((*memory)->device(), 0);
+  const auto found = gpus_->find((*memory)->memory().data() + 5);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->device, 0);
+  const auto shared = gpus_->share(*found);
+  ASSERT_TRUE(shared.ok()) << shared.error().text();
+  EXPECT_EQ((*shared)->handle().kind, ShareHandle::Kind::descriptor);
+  Peer peer(1000, DeviceMemory::Kind::allocated, 1);
+  EXPECT_EQ(peer.map((*shared)->handle()), "");
+  EXPECT_EQ(gpus_->allocate(gpus_->devices(), 100).status(), Status::out_of_range);
+  EXPECT_FALSE(gpus_->allocate(0, SIZE_MAX - 100).ok());
+  EXPECT_TRUE(gpus_->allocate(0, 0).ok());
+}
+
+TEST_F(AllocateTest, AGpusAtomicsReachItsOwnMemory) {
+  EXPECT_TRUE(gpus_->atomics_reach(0, 0));
+  EXPECT_FALSE(gpus_->atomics_reach(0, gpus_->devices()));
+}
+
 using DmaBufTest = GpuTest;
 
 TEST_F(DmaBufTest, MemoryThatCannotBeSharedSaysWhatToDo) {
@@ -167,21 +193,31 @@ TEST_F(DmaBufTest, MemoryThatCannotBeSharedSaysWhatToDo) {
       << shared.error().text();
 }
 
-TEST_F(DmaBufTest, IsOfWholePagesOfDeviceMemory) {
+TEST_F(DmaBufTest, IsOfTheWholePagesThatHoldTheMemory) {
   const DeviceMemory memory(4 << 20);
-  const auto descriptor = gpus_->dma_buf({memory.data(), memory.size()});
-  if (descriptor.status() != Status::unsupported) {
-    ASSERT_TRUE(descriptor.ok()) << descriptor.error().text();
-    EXPECT_EQ(::close(*descriptor), 0);
-  } else {
+  if (!gpus_->has_dma_bufs(0)) {
     EXPECT_FALSE(on_double());
+    EXPECT_EQ(gpus_->dma_buf({memory.data(), memory.size()}).status(), Status::unsupported);
+    GTEST_SKIP() << "this GPU has none";
   }
-  EXPECT_EQ(gpus_->dma_buf({memory.data() + 1, 4096}).status(), Status::invalid);
-  EXPECT_EQ(gpus_->dma_buf({memory.data(), 1000}).status(), Status::invalid);
-  EXPECT_EQ(gpus_->dma_buf({memory.data() + 4096, memory.size()}).status(), Status::out_of_range);
-  std::vector<std::byte> host(3 * 4096);
-  auto* const page = reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(host.data()) + 4095) / 4096 * 4096);
-  EXPECT_EQ(gpus_->dma_buf({page, 4096}).status(), Status::invalid);
+  const std::size_t page = 4096;
+  for (const auto& [at, bytes] : {std::pair<std::size_t, std::size_t>{0, memory.size()},
+                                  {1, 1},
+                                  {4095, 2},
+                                  {8192 + 512, 1000},
+                                  {memory.size() - 7, 7}}) {
+    auto made = gpus_->dma_buf({memory.data() + at, bytes});
+    ASSERT_TRUE(made.ok()) << made.error().text();
+    ASSERT_TRUE(made->descriptor);
+    EXPECT_EQ(made->offset, at % page) << "the range begins at a page";
+    if (on_double()) {
+      EXPECT_EQ(::lseek(made->descriptor.get(), 0, SEEK_CUR), static_cast<off_t>(at / page * page));
+    }
+  }
+  EXPECT_EQ(gpus_->dma_buf({memory.data() + page, memory.size()}).status(), Status::out_of_range);
+  EXPECT_EQ(gpus_->dma_buf({memory.data(), 0}).status(), Status::invalid);
+  std::vector<std::byte> host(page);
+  EXPECT_EQ(gpus_->dma_buf(host).status(), Status::invalid);
 }
 
 }  // namespace

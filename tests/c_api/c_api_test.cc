@@ -21,6 +21,9 @@ struct Free {
   void operator()(ry_settings* settings) const { ry_settings_free(settings); }
   void operator()(ry_window* window) const { ry_window_free(window); }
   void operator()(ry_world* world) const { ry_world_free(world); }
+  void operator()(ry_context* context) const { ry_context_free(context); }
+  void operator()(ry_listener* listener) const { ry_listener_free(listener); }
+  void operator()(ry_channel* channel) const { ry_channel_free(channel); }
 };
 template <typename T>
 using Owned = std::unique_ptr<T, Free>;
@@ -235,6 +238,8 @@ TEST(CApi, SenselessCallsAreErrorsNotCrashes) {
   EXPECT_EQ(ry_put(nullptr, 0, 0, "x", 1, RY_ORDERED, nullptr), RY_INVALID);
   EXPECT_THAT(ry_error_text(), HasSubstr("ry_put"));
   EXPECT_EQ(ry_quiet(nullptr, 0, RY_DEFAULT), RY_INVALID);
+  int done = 0;
+  EXPECT_EQ(ry_peek(nullptr, {}, RY_REMOTE, &done), RY_INVALID);
   EXPECT_EQ(ry_window_local(nullptr), nullptr);
   EXPECT_EQ(ry_world_rank(nullptr), -1);
   ry_world_free(nullptr);
@@ -328,6 +333,64 @@ TEST(CApi, AClosedWindowCanOnlyBeFreed) {
   EXPECT_EQ(ry_window_close(window.get(), RY_DEFAULT), RY_INVALID);
   EXPECT_EQ(ry_window_local(window.get()), nullptr);
   EXPECT_EQ(ry_read_signal(window.get(), 0), 0U);
+}
+
+Owned<ry_context> loopback_context() {
+  const auto settings = loopback_settings();
+  ry_context* context = nullptr;
+  EXPECT_EQ(ry_context_open(settings.get(), &context), RY_OK) << ry_error_text();
+  return Owned<ry_context>(context);
+}
+
+TEST(CApi, MessagesTravelOverChannels) {
+  const auto context = loopback_context();
+  ASSERT_NE(context, nullptr);
+  const int line = plain_c_messages(context.get());
+  EXPECT_EQ(line, 0) << "plain_c.c:" << line << ": " << ry_error_text();
+}
+
+TEST(CApi, SenselessCallsOfChannelsAreErrorsNotCrashes) {
+  const auto context = loopback_context();
+  ASSERT_NE(context, nullptr);
+  EXPECT_EQ(ry_context_open(nullptr, nullptr), RY_INVALID);
+  EXPECT_EQ(ry_context_listen(context.get(), nullptr), RY_INVALID);
+  ry_channel* channel = nullptr;
+  ry_handle made_up{};
+  EXPECT_NE(ry_context_connect(context.get(), &made_up, 0, &channel), RY_OK);
+  EXPECT_THAT(ry_error_text(), HasSubstr("handle"));
+  EXPECT_EQ(channel, nullptr);
+  ry_context_abandon(context.get(), &made_up);
+  EXPECT_EQ(ry_listener_accept(nullptr, &channel), RY_INVALID);
+  ry_request request{};
+  int done = 0;
+  EXPECT_EQ(ry_channel_send(nullptr, "x", 1, 0, nullptr, &request), RY_INVALID);
+  EXPECT_EQ(ry_channel_test(nullptr, request, &done, nullptr, 0), RY_INVALID);
+  EXPECT_EQ(ry_channel_wait(nullptr, request, nullptr, 0, -7), RY_INVALID);
+  ry_channel_close(nullptr);
+  ry_channel_free(nullptr);
+  ry_memory_free(nullptr);
+  ry_listener_free(nullptr);
+  ry_context_free(nullptr);
+
+  ry_listener* opened = nullptr;
+  ASSERT_EQ(ry_context_listen(context.get(), &opened), RY_OK) << ry_error_text();
+  const Owned<ry_listener> listener(opened);
+  EXPECT_EQ(ry_listener_accept(opened, &channel), RY_BUSY);  // nobody has connected
+  ry_handle handle;
+  ASSERT_EQ(ry_listener_handle(opened, &handle), RY_OK);
+  ry_status connected = RY_BUSY;
+  while (connected == RY_BUSY) connected = ry_context_connect(context.get(), &handle, 0, &channel);
+  ASSERT_EQ(connected, RY_OK) << ry_error_text();
+  const Owned<ry_channel> owned(channel);
+  for (const std::uint64_t number : {std::uint64_t{0}, std::uint64_t{1} << 32U, UINT64_MAX})
+    EXPECT_EQ(ry_channel_test(channel, {number}, &done, nullptr, 0), RY_INVALID) << number;
+  EXPECT_THAT(ry_error_text(), HasSubstr("request"));
+  ry_receive_slot slot{nullptr, 8, 0, nullptr};
+  EXPECT_EQ(ry_channel_receive(channel, &slot, 1, &request), RY_INVALID);
+  EXPECT_EQ(ry_channel_receive(channel, &slot, RY_MOST_SLOTS + 1, &request), RY_INVALID);
+  EXPECT_EQ(ry_channel_receive(channel, &slot, 0, &request), RY_INVALID);
+  EXPECT_EQ(ry_channel_send(channel, nullptr, 8, 0, nullptr, &request), RY_INVALID);
+  EXPECT_EQ(ry_channel_register(channel, nullptr, 8, nullptr), RY_INVALID);
 }
 
 TEST(CApi, SettingsAreCheckedByName) {

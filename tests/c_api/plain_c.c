@@ -33,6 +33,8 @@ int plain_c_operations(ry_window *window) {
     EXPECT(ry_test(window, ticket, RY_REMOTE, &done) == RY_OK);
   } while (!done);
   EXPECT(memcmp(back, source, sizeof source) == 0);
+  done = 0;
+  EXPECT(ry_peek(window, ticket, RY_REMOTE, &done) == RY_OK && done);
 
   EXPECT(ry_put(window, 0, 64, source + 3, 1000, RY_RELAXED, NULL) == RY_OK);
   EXPECT(ry_fence(window, 0) == RY_OK);
@@ -126,5 +128,72 @@ int plain_c_exchange(ry_window *window, int rank) {
     EXPECT(mine[bytes - 1] == mine[0]);
     EXPECT(ry_barrier(window, RY_DEFAULT) == RY_OK);
   }
+  return 0;
+}
+
+static int connect_both(ry_context *context, ry_channel *ends[2]) {
+  ry_listener *listener = NULL;
+  ry_handle handle;
+  ry_status connected = RY_BUSY;
+  ry_status accepted = RY_BUSY;
+  EXPECT(ry_context_listen(context, &listener) == RY_OK);
+  EXPECT(ry_listener_handle(listener, &handle) == RY_OK);
+  while (connected == RY_BUSY || accepted == RY_BUSY) {
+    if (connected == RY_BUSY) connected = ry_context_connect(context, &handle, 0, &ends[0]);
+    if (accepted == RY_BUSY) accepted = ry_listener_accept(listener, &ends[1]);
+  }
+  EXPECT(connected == RY_OK && accepted == RY_OK);
+  ry_listener_free(listener);
+  return 0;
+}
+
+int plain_c_messages(ry_context *context) {
+  static unsigned char source[kBlock];
+  static unsigned char target[kBlock];
+  ry_channel *ends[2] = {NULL, NULL};
+  ry_memory *sources = NULL;
+  ry_memory *targets = NULL;
+  ry_request sends[3];
+  ry_request receive;
+  uint64_t sizes[2] = {0, 0};
+  ry_receive_slot slots[2] = {{target, 100, 7, NULL}, {target + 100, 100, 8, NULL}};
+  ry_channel_statistics seen;
+  int done = 0;
+  size_t i;
+  int line = connect_both(context, ends);
+  if (line != 0) return line;
+  for (i = 0; i < sizeof source; ++i) source[i] = (unsigned char)(i * 5 + 3);
+
+  /* Two messages for the slots of their tags, whatever their order. */
+  EXPECT(ry_channel_receive(ends[1], slots, 2, &receive) == RY_OK);
+  EXPECT(ry_channel_send(ends[0], source, 50, 8, NULL, &sends[0]) == RY_OK);
+  EXPECT(ry_channel_send(ends[0], source + 50, 60, 7, NULL, &sends[1]) == RY_OK);
+  EXPECT(ry_channel_wait(ends[1], receive, sizes, 2, RY_DEFAULT) == RY_OK);
+  EXPECT(sizes[0] == 60 && sizes[1] == 50);
+  EXPECT(memcmp(target, source + 50, 60) == 0 && memcmp(target + 100, source, 50) == 0);
+  while (!done) EXPECT(ry_channel_test(ends[0], sends[0], &done, NULL, 0) == RY_OK);
+  EXPECT(ry_channel_wait(ends[0], sends[1], NULL, 0, 10000) == RY_OK);
+
+  /* A long one between registered memory, the other way. */
+  EXPECT(ry_channel_register(ends[1], source, sizeof source, &sources) == RY_OK);
+  EXPECT(ry_channel_register(ends[0], target, sizeof target, &targets) == RY_OK);
+  slots[0].bytes = sizeof target;
+  slots[0].registered = targets;
+  EXPECT(ry_channel_receive(ends[0], slots, 1, &receive) == RY_OK);
+  EXPECT(ry_channel_send(ends[1], source, sizeof source, 7, sources, &sends[2]) == RY_OK);
+  EXPECT(ry_channel_wait(ends[0], receive, sizes, 1, RY_DEFAULT) == RY_OK && sizes[0] == sizeof source);
+  EXPECT(ry_channel_wait(ends[1], sends[2], NULL, 0, RY_DEFAULT) == RY_OK);
+  EXPECT(memcmp(target, source, sizeof target) == 0);
+  EXPECT(ry_channel_read_statistics(ends[0], &seen) == RY_OK);
+  EXPECT(seen.messages_sent == 2 && seen.messages_received == 1 && seen.bytes_received == sizeof source);
+  ry_memory_free(sources);
+  ry_memory_free(targets);
+
+  /* What was done is a request no more. */
+  EXPECT(ry_channel_test(ends[0], sends[0], &done, NULL, 0) == RY_INVALID);
+  ry_channel_close(ends[0]);
+  EXPECT(ry_channel_send(ends[0], source, 1, 0, NULL, &sends[0]) == RY_INVALID);
+  ry_channel_free(ends[0]);
+  ry_channel_free(ends[1]);
   return 0;
 }

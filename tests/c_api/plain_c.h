@@ -12,6 +12,8 @@ extern "C" {
 int plain_c_operations(ry_window *window);
 /* Rank 0 and 1 of a world of two exchange blocks with signals; both call it. */
 int plain_c_exchange(ry_window *window, int rank);
+/* A listener and a channel to it within one context: messages of every kind both ways, until both ends are closed. */
+int plain_c_messages(ry_context *context);
 
 #ifdef __cplusplus
 }

@@ -11,23 +11,8 @@ namespace {
 
 using device::Scope;
 
-enum class Bed : std::uint8_t { proxied, mapped, mapped_by_proxy };
-
-class DeviceCalls : public ::testing::TestWithParam<Bed> {
- protected:
-  static void run(int size, std::size_t bytes, const std::function<void(Node&)>& body, DeviceOptions options = {}) {
-    options = patient(options);
-    if (GetParam() == Bed::proxied) return run_proxied(size, bytes, options, body);
-    options.direct = GetParam() == Bed::mapped;
-    run_mapped(size, bytes, options, body);
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Beds, DeviceCalls, ::testing::Values(Bed::proxied, Bed::mapped, Bed::mapped_by_proxy),
-                         [](const auto& info) {
-                           return std::string(info.param == Bed::proxied  ? "proxied"
-                                              : info.param == Bed::mapped ? "mapped"
-                                                                          : "mapped_by_proxy");
-                         });
+class DeviceCalls : public OnEveryBed {};
+INSTANTIATE_TEST_SUITE_P(Beds, DeviceCalls, ::testing::ValuesIn(kBeds), name_of_bed);
 
 template <Scope scope>
 void every_size(Node& node, std::uint64_t& round) {
@@ -68,6 +53,37 @@ TEST_P(DeviceCalls, EveryByteIsThereAtItsSignalAtEveryScope) {
     } else {
       EXPECT_EQ(node.proxy.commands(), round);
     }
+  });
+}
+
+/// What a kernel knows of peers comes with its arguments, of others from a table. Eight bytes, aligned and not.
+TEST_P(DeviceCalls, PeersOfTheArgumentsAndOfTheTable) {
+  run(3, 4096, [](Node& node) {
+    const auto place_of = [](int rank) { return static_cast<std::size_t>(rank) * 64; };
+    std::uint64_t round = 0;
+    for (const std::uint32_t first_close : {0U, 1U, 3U}) {
+      device::detail::Handle handle = node.kernel.handle();
+      for (std::uint32_t i = 0; i + first_close < handle.size; ++i) handle.close[i] = handle.peers[i + first_close];
+      handle.first_close = first_close;
+      const device::Window kernel(handle);
+      ++round;
+      const auto word_of = [round](int from) { return round << 32 | static_cast<std::uint64_t>(from); };
+      const int me = node.world.rank();
+      const std::uint64_t mine = word_of(me);
+      for (int to = 0; to < 3; ++to) {
+        EXPECT_TRUE(kernel.put_signal(to, place_of(me), &mine, sizeof mine, {1}).ok());
+        EXPECT_TRUE(kernel.put_signal(to, place_of(me) + 19, &mine, sizeof mine, {1}).ok());
+      }
+      EXPECT_EQ(kernel.wait_signal(1, device::Comparison::equal, round * 6), device::Status::ok);
+      for (int from = 0; from < 3; ++from) {
+        const std::uint64_t word = word_of(from);
+        EXPECT_TRUE(device_holds(node.window, place_of(from), std::as_bytes(std::span(&word, 1))));
+        EXPECT_TRUE(device_holds(node.window, place_of(from) + 19, std::as_bytes(std::span(&word, 1))));
+      }
+      must(node.window.barrier());
+    }
+    EXPECT_EQ(node.proxy.commands() == 0, GetParam() == Bed::mapped);
+    EXPECT_NE(node.kernel.put(3, 0, &round, sizeof round).number(), 0U) << "no such rank: the proxy says so";
   });
 }
 

@@ -118,7 +118,7 @@ int main(int count, char** arguments) {
     // Until the last case: then it is killed by the other one, which knows its process.
     must(window.put_value(0, 0, static_cast<std::int64_t>(::getpid())));
     must(window.barrier());
-    for (;;) window.wait_signal(1, railyard::Comparison::equal, 1);
+    for (;;) static_cast<void>(window.wait_signal(1, railyard::Comparison::equal, 1));
   }
   must(window.barrier());
   std::int64_t victim = 0;

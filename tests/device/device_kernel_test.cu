@@ -1,10 +1,10 @@
-/// Each call of the device API at each scope, from kernels: two processes on one GPU, windows in host memory. The lines
-/// that build and run it are in docs/device.md. The kernels are C++17; the host's part needs C++20, as the library
-/// does.
+/// Each call of the device API at each scope, from kernels: two processes on one GPU. The lines that build and run it
+/// are in docs/device.md. The kernels are C++17; the host's part needs C++20, as the library does.
 #include "railyard/device.cuh"
 
 namespace {
 
+using railyard::device::AtomicOp;
 using railyard::device::Comparison;
 using railyard::device::Scope;
 using railyard::device::Status;
@@ -45,6 +45,45 @@ __device__ bool holds(const volatile unsigned char* at, std::uint64_t bytes, std
   if (scope == Scope::warp) good = __all_sync(~0u, good);
   if (scope == Scope::block) good = __syncthreads_and(good);
   return good != 0;
+}
+
+/// Rank 0 gets what lies at rank 1 since `exchange`, and both count on words of rank 1's, a word for each scope.
+template <Scope scope>
+__device__ bool get_and_count(const Window& window, unsigned char* source, std::uint64_t signal, Found* found) {
+  Status last = Status::ok;
+  constexpr std::uint64_t kRounds = 50;
+  const std::uint64_t at = 20000 + signal * 64;
+  unsigned char* const to = source + 500000;
+  if (window.rank() == 0) {
+    const std::uint64_t sizes[] = {1, 8, 24, 1000};
+    for (const std::uint64_t bytes : sizes) {
+      const Ticket ticket = window.get<scope>(1, 18000, to + 3, bytes);
+      CHECK((last = ticket.status()) == Status::ok);
+      CHECK((last = window.wait<scope>(ticket)) == Status::ok);
+      CHECK(holds<scope>(to + 3, bytes, 1));
+    }
+    for (std::uint64_t word = 0; word < 3; ++word)
+      CHECK(window.atomic<scope>(1, at + word * 8, AtomicOp::set, std::uint64_t{0}).ok());
+    CHECK((last = window.quiet<scope>()) == Status::ok);
+  }
+  CHECK((last = window.barrier<scope>()) == Status::ok);
+  std::uint64_t held = 0, before = 0;
+  for (std::uint64_t i = 0; i < kRounds; ++i) {
+    CHECK((last = window.fetch_atomic<scope>(1, at, AtomicOp::add, &before, std::uint64_t{1})) == Status::ok);
+    CHECK(i == 0 || before > held);
+    held = before;
+    CHECK(window.atomic<scope>(1, at + 8, AtomicOp::add, 0.5).ok());
+    CHECK(window.atomic<scope>(1, at + 16, AtomicOp::max, static_cast<std::uint32_t>(i)).ok());
+  }
+  CHECK((last = window.quiet<scope>()) == Status::ok);
+  CHECK((last = window.barrier<scope>()) == Status::ok);
+  double sum = 0;
+  std::uint32_t most = 0;
+  CHECK((last = window.fetch_atomic<scope>(1, at, AtomicOp::fetch, &held)) == Status::ok);
+  CHECK((last = window.fetch_atomic<scope>(1, at + 8, AtomicOp::fetch, &sum)) == Status::ok);
+  CHECK((last = window.fetch_atomic<scope>(1, at + 16, AtomicOp::fetch, &most)) == Status::ok);
+  CHECK(held == 2 * kRounds && sum == kRounds && most == kRounds - 1);
+  return true;
 }
 
 /// Rank 0 sends, rank 1 checks and answers. `signal`: this scope's own, so that scopes do not meet.
@@ -98,6 +137,8 @@ __device__ bool exchange(const Window& window, unsigned char* source, std::uint6
     CHECK(holds<scope>(local + 18000, 1000, 1));
     CHECK(window.signal<scope>(peer, {signal}).ok());
   }
+  CHECK((last = window.barrier<scope>()) == Status::ok);
+  CHECK(get_and_count<scope>(window, source, signal, found));
   CHECK((last = window.barrier<scope>()) == Status::ok);
   const Window brief = window.with_budget(1000000);
   CHECK((last = brief.wait_signal<scope>(signal, Comparison::less, 1, peer)) == Status::timeout);
@@ -157,6 +198,7 @@ __global__ void ping_pong(Window window, std::uint64_t rounds, unsigned* times, 
 namespace {
 
 bool report(const char* name, Found* found, const railyard::DeviceProxy& proxy) {
+  CUDA(cudaGetLastError());  // of the launch: a kernel with no registers for its block never runs
   CUDA(cudaDeviceSynchronize());
   const bool good = found->line == 0;
   std::printf("%-9s %s", name, good ? "ok\n" : "failed");
@@ -171,7 +213,8 @@ bool report(const char* name, Found* found, const railyard::DeviceProxy& proxy) 
 
 }  // namespace
 
-/// Arguments: `device`: sources in device memory; `host-atomics`: see DeviceOptions; `no-direct`.
+/// Arguments: `device`: sources in device memory; `own`: the window in device memory that it allocates; `host-atomics`,
+/// `direct-atomics`: see DeviceOptions; `no-direct`.
 int main(int count, char** arguments) {
   const auto given = [&](const char* word) {
     return std::any_of(arguments + 1, arguments + count, [&](const char* one) { return std::strcmp(one, word) == 0; });
@@ -179,13 +222,16 @@ int main(int count, char** arguments) {
   auto world = must(railyard::World::open());
   if (world.size() != 2) return std::fprintf(stderr, "two ranks, please\n"), 1;
   constexpr std::uint64_t kMost = 1 << 20;
-  auto window = must(railyard::Window::allocate(world, kMost + 4096));
   CUDA(cudaSetDevice(0));
+  railyard::WindowOptions places;
+  if (given("own")) places.device = 0;
+  auto window = must(railyard::Window::allocate(world, kMost + 4096, places));
   railyard::DeviceOptions options;
   options.device = 0;
   options.barriers = 1;
   options.direct = !given("no-direct");
   options.host_atomics = given("host-atomics");
+  options.direct_atomics = given("direct-atomics");
   give_memory(options, window);
   unsigned char* source = nullptr;
   if (given("device")) {
@@ -193,6 +239,8 @@ int main(int count, char** arguments) {
   } else {
     CUDA(cudaMallocHost(&source, kMost + 4096));
   }
+  must(world.remember({reinterpret_cast<const std::byte*>(source), kMost + 4096}));
+  must(world.barrier());
   Found* found = nullptr;
   CUDA(cudaMallocHost(&found, sizeof *found));
   *found = {};

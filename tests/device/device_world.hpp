@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -58,6 +59,24 @@ inline void run_mapped(int size, std::size_t bytes, const DeviceOptions& options
                        const std::function<void(Node&)>& body) {
   run_processes(size, [&](World& world, ProcessRendezvous&) { run_node(world, bytes, {}, options, body); });
 }
+
+/// Where a kernel's operations go: over the rails, into mapped memory, or by the proxy into mapped memory.
+enum class Bed : std::uint8_t { proxied, mapped, mapped_by_proxy };
+inline constexpr Bed kBeds[] = {Bed::proxied, Bed::mapped, Bed::mapped_by_proxy};
+inline std::string name_of_bed(const ::testing::TestParamInfo<Bed>& info) {
+  static constexpr const char* kNames[] = {"proxied", "mapped", "mapped_by_proxy"};
+  return kNames[static_cast<std::size_t>(info.param)];
+}
+
+class OnEveryBed : public ::testing::TestWithParam<Bed> {
+ protected:
+  static void run(int size, std::size_t bytes, const std::function<void(Node&)>& body, DeviceOptions options = {}) {
+    options = patient(options);
+    if (GetParam() == Bed::proxied) return run_proxied(size, bytes, options, body);
+    options.direct = GetParam() == Bed::mapped;
+    run_mapped(size, bytes, options, body);
+  }
+};
 
 inline std::vector<std::byte> device_pattern(std::size_t bytes, std::uint64_t seed) {
   std::vector<std::byte> made(bytes);

@@ -1,78 +1,11 @@
 /// A proxy for kernels of a GPU, on the double of the driver: what kernels share lies in device memory, host memory is
-/// pinned. A thread plays the kernel; as the double's device memory is not for the processor, it has a copy of it.
+/// pinned.
 #if defined(RAILYARD_CUDA_DOUBLE)
 
-#include <dlfcn.h>
-#include <gtest/gtest.h>
-
-#include <array>
-#include <cstdlib>
-#include <memory>
-
-#include "device_world.hpp"
+#include "kernel_view.hpp"
 
 namespace railyard {
 namespace {
-
-/// The program's own use of the driver.
-class ProgramMemory {
- public:
-  explicit ProgramMemory(std::size_t bytes) : bytes_(bytes), library_(::dlopen(RAILYARD_CUDA_DOUBLE, RTLD_NOW)) {
-    EXPECT_NE(library_, nullptr) << ::dlerror();
-    void* context = nullptr;
-    EXPECT_EQ(call<int(unsigned)>("cuInit")(0), 0);
-    EXPECT_EQ(call<int(void**, int)>("cuDevicePrimaryCtxRetain")(&context, 0), 0);
-    EXPECT_EQ(call<int(void*)>("cuCtxSetCurrent")(context), 0);
-    EXPECT_EQ(call<int(unsigned long long*, std::size_t)>("cuMemAlloc_v2")(&address_, bytes), 0);
-  }
-  ~ProgramMemory() { EXPECT_EQ(call<int(unsigned long long)>("cuMemFree_v2")(address_), 0); }
-  ProgramMemory(const ProgramMemory&) = delete;
-  ProgramMemory& operator=(const ProgramMemory&) = delete;
-
-  std::span<std::byte> memory() const { return {reinterpret_cast<std::byte*>(address_), bytes_}; }
-  void read(void* to) const {
-    EXPECT_NE(call<int(void*, const void*, std::size_t)>("cuda_double_peek")(to, memory().data(), bytes_), 0);
-  }
-
- private:
-  template <typename Function>
-  Function* call(const char* name) const {
-    return reinterpret_cast<Function*>(::dlsym(library_, name));
-  }
-
-  std::size_t bytes_;
-  void* library_;
-  unsigned long long address_ = 0;
-};
-
-struct AlignedFree {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-
-/// The handle as the kernel would see it, with device memory where this thread can touch it.
-class KernelView {
- public:
-  KernelView(const device::Window& window, const ProgramMemory& shared)
-      : copy_(static_cast<std::byte*>(std::aligned_alloc(128, shared.memory().size()))), handle_(window.handle()) {
-    shared.read(copy_.get());
-    const auto move = [&](auto*& pointer) {
-      const auto at =
-          reinterpret_cast<std::uintptr_t>(pointer) - reinterpret_cast<std::uintptr_t>(shared.memory().data());
-      ASSERT_LT(at, shared.memory().size());
-      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(copy_.get() + at);
-    };
-    move(handle_.tails);
-    move(handle_.posted);
-    move(handle_.peers);
-    move(handle_.barriers);
-    move(handle_.failure_claim);
-  }
-  device::Window window() const { return device::Window(handle_); }
-
- private:
-  std::unique_ptr<std::byte, AlignedFree> copy_;
-  device::detail::Handle handle_;
-};
 
 void exchange(bool atomics) {
   run_processes(2, [&](World& world, ProcessRendezvous&) {
@@ -136,8 +69,8 @@ TEST(DeviceDriver, KernelsReadWordsInDeviceMemoryAndNeverWriteThem) {
       auto proxy = must(DeviceProxy::open(window, options));
       const KernelView view(proxy.handle(), shared);
       const device::Window kernel = view.window();
-      EXPECT_EQ(static_cast<const void*>(kernel.handle().signals), all.data());
-      EXPECT_EQ(static_cast<const void*>(kernel.handle().counters), all.data() + 8);
+      EXPECT_EQ(static_cast<const void*>(proxy.handle().handle().signals), all.data());
+      EXPECT_EQ(static_cast<const void*>(proxy.handle().handle().counters), all.data() + 8);
       EXPECT_FALSE(kernel.handle().adds_counters);
       EXPECT_EQ(kernel.handle().peers[world.rank()].signal_count, 0U);
       const auto sent = device_pattern(2000, 1 + static_cast<std::uint64_t>(world.rank()));

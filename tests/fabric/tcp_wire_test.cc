@@ -80,6 +80,7 @@ TEST(TcpFrames, WhatIsPackedIsParsed) {
   frame.kind = FrameKind::write;
   frame.last = true;
   frame.immediate = true;
+  frame.patient = true;
   frame.length = 4096;
   frame.number = 77;
   frame.word = 0xdeadbeef;
@@ -90,7 +91,7 @@ TEST(TcpFrames, WhatIsPackedIsParsed) {
   const auto parsed = Frame::parse(bytes);
   ASSERT_TRUE(parsed.has_value());
   EXPECT_EQ(parsed->kind, frame.kind);
-  EXPECT_TRUE(parsed->last && parsed->immediate);
+  EXPECT_TRUE(parsed->last && parsed->immediate && parsed->patient);
   EXPECT_EQ(parsed->length, frame.length);
   EXPECT_EQ(parsed->number, frame.number);
   EXPECT_EQ(parsed->word, frame.word);

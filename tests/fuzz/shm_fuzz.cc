@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "domain.hpp"
-#include "fabric/shm/endpoint.hpp"
 #include "info.hpp"
 #include "protocol.hpp"
+#include "shm/endpoint.hpp"
 
 namespace {
 
-using namespace railyard::fabric::shm;  // NOLINT(google-build-using-namespace)
+using namespace railyard::shm;  // NOLINT(google-build-using-namespace)
 namespace provider = railyard::provider;
 
 void require(bool good) {

@@ -46,7 +46,7 @@ struct Bench {
     ExposedRegion exposed_region;
     exposed_region.memory = std::as_writable_bytes(std::span(guarded).subspan(8, 16));
     exposed_region.signals = std::span(guarded).subspan(32, 4);
-    exposed_region_id = *engine->expose(exposed_region);
+    exposed_region_id = *engine->exposed().expose(exposed_region);
     flow = *engine->flow(1);
   }
   void check_guards() const {

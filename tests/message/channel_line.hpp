@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "railyard/settings.hpp"
 #include "stream_model.hpp"
 #include "yard.hpp"
 
@@ -14,7 +15,7 @@ namespace railyard::message {
 
 struct LineBehaviour {
   std::uint64_t most_bytes = 64 * 1024;
-  std::uint32_t eager_bytes = 4096;
+  std::uint32_t eager_bytes = Settings{}.eager_bytes;
   std::size_t most_outstanding = 24;
   std::uint32_t tags = 4;
   std::uint32_t group_percent = 40;

@@ -1,6 +1,7 @@
 // Many channels between two contexts. T1: how many links there are. T3: nobody gets what is another's. T10: who gets
 // how much.
 #include <dirent.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -106,6 +107,58 @@ TEST(SharingT1Classes, ChannelsOfDifferentServiceClassesNeverShareALink) {
   EXPECT_EQ(a->statistics().routes, 3U);
   EXPECT_EQ(pairs[0].out->statistics().sharers, 2U);
   EXPECT_EQ(pairs[4].out->statistics().sharers, 1U);
+}
+
+/// What a context's report says, but for the rates, which nobody knows beforehand.
+TEST(SharingReport, SaysWhoSharesWhichLinks) {
+  Settings settings = over_network(1);
+  settings.shared_links = 2;
+  settings.workers = 1;
+  const auto a = open_context(settings);
+  const auto b = open_context(settings);
+  ASSERT_TRUE(a && b);
+  EXPECT_THAT(a->report(), ::testing::StartsWith("engine 0: 0 channels on 0 routes; 0 stale and 0 malformed messages"));
+  std::vector<ChannelPair> pairs;
+  for (const std::uint32_t service_class : {0U, 0U, 0U, 1U}) {
+    pairs.push_back(connect(*a, *b, {.service_class = service_class}));
+    ASSERT_TRUE(pairs.back().out && pairs.back().in);
+  }
+  const std::vector<std::byte> data = pattern(8'000'000, 1);
+  std::vector<std::byte> back(data.size());
+  const std::array slots{ReceiveSlot{back, 0}};
+  Request* const receive = must(pairs[3].in->receive(slots));
+  EXPECT_TRUE(waited(*pairs[3].out, must(pairs[3].out->send(data, 0))));
+  EXPECT_TRUE(waited(*pairs[3].in, receive));
+  for (const Context* context : {a.get(), b.get()}) {
+    const std::string report = context->report();
+    EXPECT_THAT(report, ::testing::HasSubstr("engine 0: 4 channels on 3 routes"));
+    EXPECT_THAT(report, ::testing::HasSubstr("class 0, shared links 0: 2 channels, 0 operations wait"));
+    EXPECT_THAT(report, ::testing::HasSubstr("class 0, shared links 1: 1 channel, 0 operations wait"));
+    EXPECT_THAT(report, ::testing::HasSubstr("class 1, shared links 0: 1 channel, 0 operations wait"));
+    EXPECT_THAT(report, ::testing::HasSubstr(" to rail 0 of the peer: up, "));
+    for (const char* const route : {"route 0,", "route 1,", "route 2,"})
+      EXPECT_THAT(report, ::testing::HasSubstr(route)) << "as top and export call it";
+    EXPECT_EQ(std::ranges::count(report, '\n'), 1 + 3 * 2) << report;
+  }
+  EXPECT_THAT(a->report() + b->report(), ::testing::HasSubstr(" 8 MB delivered")) << "by whichever side moved it";
+  pairs.clear();
+  EXPECT_TRUE(nothing_left(*a, *b));
+  EXPECT_THAT(a->report(), ::testing::HasSubstr("engine 0: 0 channels on 0 routes"));
+}
+
+TEST(SharingReport, TellsLinksOfOneChannelAlone) {
+  Settings settings = over_network(1);
+  settings.shared_links = 0;
+  settings.workers = 1;
+  const auto a = open_context(settings);
+  const auto b = open_context(settings);
+  ASSERT_TRUE(a && b);
+  const ChannelPair first = connect(*a, *b);
+  const ChannelPair second = connect(*a, *b);
+  EXPECT_THAT(a->report(),
+              ::testing::AllOf(::testing::HasSubstr("2 channels on 2 routes"),
+                               ::testing::HasSubstr("route 0, class 0, its own links: 1 channel, 0 operations wait"),
+                               ::testing::HasSubstr("route 1, class 0, its own links: 1 channel, 0 operations wait")));
 }
 
 // ---- T3 ----

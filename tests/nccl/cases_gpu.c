@@ -104,3 +104,47 @@ void case_gpu_memory(struct rank *rank) {
   open_gpu();
   with_communicator(rank, gpu_body);
 }
+
+/* ---- NICs that register dma-bufs --------------------------------------------------------------------------------- */
+
+/* NCCL's own way: a descriptor of the pages around, closed right after the call. */
+static void register_descriptors(void *argument) {
+  struct ends *const ends = argument;
+  const struct pair *const pair = ends->pair;
+  const struct plugin *const plugin = &pair->rank->plugin;
+  uint64_t offset = 0;
+  int descriptor = gpu_descriptor(ends->gpu_source, MOST, &offset);
+  CHECK_OK(plugin->regMrDmaBuf(pair->sender, ends->gpu_source, MOST, NCCL_POINTER_CUDA, offset, descriptor,
+                               &ends->source_memory));
+  close(descriptor);
+  descriptor = gpu_descriptor(ends->gpu_target, MOST, &offset);
+  CHECK_OK(plugin->regMrDmaBuf(pair->receiver, ends->gpu_target, MOST, NCCL_POINTER_CUDA, offset, descriptor,
+                               &ends->target_memory));
+  close(descriptor);
+}
+
+static void nic_body(struct rank *rank) {
+  struct nccl_properties_v12 properties;
+  CHECK_OK(plugin_properties(&rank->plugin, 0, &properties));
+  CHECK(properties.ptrSupport == (NCCL_POINTER_HOST | NCCL_POINTER_CUDA | NCCL_POINTER_DMABUF),
+        "the device takes memory of GPUs by their descriptors: %d", properties.ptrSupport);
+  CHECK(properties.forceFlush == 0, "a receive that is done has been flushed");
+  struct pair pair;
+  open_loop(&pair, rank, MOST); /* the network of the double is inside this process */
+  /* Once from the start of a page, once from anywhere; once by descriptors, once by addresses alone. */
+  for (int turn = 0; turn < 2; ++turn) {
+    const size_t at = turn == 0 ? 0 : 1000;
+    struct ends ends = {&pair, gpu_memory(MOST + at) + at, gpu_memory(MOST + at) + at, NULL, NULL, malloc(MOST)};
+    run_job(&rank->service, turn == 0 ? register_gpu : register_descriptors, &ends);
+    run_job(&rank->progress, exchange_all, &ends);
+    run_job(&rank->service, deregister_gpu, &ends);
+    free(ends.staged);
+  }
+  close_pair(&pair);
+}
+
+void case_gpu_memory_nic(struct rank *rank) {
+  setenv("RAILYARD_NCCL_GPU_MEMORY", "on", 1);
+  open_gpu();
+  with_communicator(rank, nic_body);
+}

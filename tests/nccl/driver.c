@@ -11,7 +11,7 @@
 /* The strict provider of tests/doubles, which FI_PROVIDER_PATH leads to. */
 #define STRICT "RAILYARD_PROVIDER=strict RAILYARD_SHARED_MEMORY=off RAILYARD_INTERFACES=lo RAILYARD_RAILS="
 #define TCP "RAILYARD_SHARED_MEMORY=off RAILYARD_INTERFACES=lo RAILYARD_RAILS="
-/* And TEST_RAILS, which names the devices: tests/lab/verbs.test. */
+/* And TEST_RAILS, which names the devices: those of tests/lab/verbs.test, or of the double on LD_LIBRARY_PATH. */
 #define VERBS "RAILYARD_DRIVER=verbs RAILYARD_SHARED_MEMORY=off RAILYARD_RAILS=%s RAILYARD_INTERFACES="
 
 struct test_case {
@@ -53,6 +53,7 @@ static const struct test_case cases[] = {
     {"threads-end", case_threads_end, {"2", "2"}},
     {"threads-end-alone", case_threads_end_alone, {"2", "2"}},
     {"gpu-memory", case_gpu_memory, {"2", "2"}},
+    {"gpu-memory-nic", case_gpu_memory_nic, {"2", "2"}},
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 

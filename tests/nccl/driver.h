@@ -205,6 +205,8 @@ void open_gpu(void);
 unsigned char *gpu_memory(size_t bytes);
 void to_gpu(unsigned char *gpu, const void *host, size_t bytes);
 void from_gpu(void *host, const unsigned char *gpu, size_t bytes);
+/* A dma-buf descriptor of the pages that hold it, and where in them it begins. */
+int gpu_descriptor(const unsigned char *gpu, size_t bytes, uint64_t *offset);
 
 void case_handle(struct rank *rank);        /* a */
 void case_connect_order(struct rank *rank); /* b */
@@ -238,5 +240,6 @@ void case_stopped_peers(struct rank *rank);
 void case_threads_end(struct rank *rank);
 void case_threads_end_alone(struct rank *rank);
 void case_gpu_memory(struct rank *rank);
+void case_gpu_memory_nic(struct rank *rank);
 
 #endif

@@ -20,6 +20,7 @@ static struct {
   int (*allocate)(uint64_t *, size_t);
   int (*to_device)(uint64_t, const void *, size_t);
   int (*to_host)(void *, uint64_t, size_t);
+  int (*descriptor)(void *, uint64_t, size_t, int, unsigned long long);
 } cuda;
 
 void open_gpu(void) {
@@ -35,6 +36,8 @@ void open_gpu(void) {
   cuda.allocate = (int (*)(uint64_t *, size_t))call_named(driver, "cuMemAlloc_v2");
   cuda.to_device = (int (*)(uint64_t, const void *, size_t))call_named(driver, "cuMemcpyHtoD_v2");
   cuda.to_host = (int (*)(void *, uint64_t, size_t))call_named(driver, "cuMemcpyDtoH_v2");
+  cuda.descriptor =
+      (int (*)(void *, uint64_t, size_t, int, unsigned long long))call_named(driver, "cuMemGetHandleForAddressRange");
   CHECK(init(0) == 0 && retain(&cuda.context, 0) == 0, "no GPU");
 }
 
@@ -50,4 +53,15 @@ void to_gpu(unsigned char *gpu, const void *host, size_t bytes) {
 
 void from_gpu(void *host, const unsigned char *gpu, size_t bytes) {
   CHECK(cuda.use(cuda.context) == 0 && cuda.to_host(host, (uint64_t)(uintptr_t)gpu, bytes) == 0, "a copy from the GPU");
+}
+
+int gpu_descriptor(const unsigned char *gpu, size_t bytes, uint64_t *offset) {
+  const uint64_t page = 4096;
+  const uint64_t first = (uint64_t)(uintptr_t)gpu / page * page;
+  const uint64_t last = ((uint64_t)(uintptr_t)gpu + bytes + page - 1) / page * page;
+  int descriptor = -1;
+  CHECK(cuda.use(cuda.context) == 0 && cuda.descriptor(&descriptor, first, last - first, 1, 0) == 0,
+        "no dma-buf descriptor");
+  *offset = (uint64_t)(uintptr_t)gpu - first;
+  return descriptor;
 }

@@ -1,10 +1,10 @@
-#include "fabric/shm/copy.hpp"
+#include "shm/copy.hpp"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace railyard::fabric::shm {
+namespace railyard::shm {
 namespace {
 
 TEST(ShmCopy, EverySizeAndOffsetCopiesExactlyItsBytes) {
@@ -25,4 +25,4 @@ TEST(ShmCopy, EverySizeAndOffsetCopiesExactlyItsBytes) {
 }
 
 }  // namespace
-}  // namespace railyard::fabric::shm
+}  // namespace railyard::shm

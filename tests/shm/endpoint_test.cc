@@ -1,4 +1,4 @@
-#include "fabric/shm/endpoint.hpp"
+#include "shm/endpoint.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <functional>
 #include <thread>
 
-namespace railyard::fabric::shm {
+namespace railyard::shm {
 namespace {
 
 struct Notes : Listener {
@@ -446,4 +446,4 @@ TEST_F(ShmEndpoint, AnImpossibleWordEndsThatSenderOnly) {
 }
 
 }  // namespace
-}  // namespace railyard::fabric::shm
+}  // namespace railyard::shm

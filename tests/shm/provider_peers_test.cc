@@ -5,12 +5,23 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <csignal>
+#include <vector>
 
 #include "provider_node.hpp"
 #include "receives.hpp"
 
 namespace railyard::provider_test {
 namespace {
+
+/// Where a test fails, nobody else would end them.
+struct Children {
+  std::vector<pid_t> pids;  ///< 0: has ended
+  ~Children() {
+    for (const pid_t child : pids)
+      if (child > 0) ::kill(child, SIGKILL);
+  }
+};
 
 /// More endpoints in the domain of a node: they share its addresses and its queue.
 std::vector<Owned<fid_ep>> more_endpoints(const Node& node, std::size_t count) {
@@ -32,7 +43,8 @@ TEST(ProviderPeers, ThreeHundredEndpointsInSixProcessesAreAllAnswered) {
   const std::string name = "crowd-" + std::to_string(::getpid());
   const Node server(name.c_str());
   ASSERT_EQ(server.enabled, 0);
-  std::vector<pid_t> children;
+  Children group;
+  std::vector<pid_t>& children = group.pids;
   for (std::size_t process = 0; process < kProcesses; ++process) {
     children.push_back(::fork());
     if (children.back() != 0) continue;
@@ -47,7 +59,10 @@ TEST(ProviderPeers, ThreeHundredEndpointsInSixProcessesAreAllAnswered) {
       char own[64];
       std::size_t bytes = sizeof own;
       fi_getname(&endpoint->fid, own, &bytes);
-      while (fi_tinject(endpoint, own, sizeof own, to, 1) == -FI_EAGAIN) fi_cq_read(node.queue.get(), nullptr, 0);
+      ssize_t sent = -FI_EAGAIN;
+      while ((sent = fi_tinject(endpoint, own, sizeof own, to, 1)) == -FI_EAGAIN)
+        fi_cq_read(node.queue.get(), nullptr, 0);
+      if (sent != 0) ::_exit(3);
     }
     for (std::size_t left = kEndpoints; left != 0;) {
       fi_cq_tagged_entry entry{};
@@ -73,10 +88,11 @@ TEST(ProviderPeers, ThreeHundredEndpointsInSixProcessesAreAllAnswered) {
     while (fi_tinject(server.endpoint.get(), &answer, 8, to, 2) == -FI_EAGAIN)
       fi_cq_read(server.queue.get(), nullptr, 0);
   }
-  for (const pid_t child : children) {
+  for (pid_t& child : children) {
     int status = -1;
     while (::waitpid(child, &status, WNOHANG) == 0) fi_cq_read(server.queue.get(), nullptr, 0);
     EXPECT_EQ(status, 0);
+    child = 0;
   }
 }
 

@@ -1,4 +1,4 @@
-#include "fabric/shm/ring.hpp"
+#include "shm/ring.hpp"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace railyard::fabric::shm {
+namespace railyard::shm {
 namespace {
 
 constexpr std::uint32_t kBytes = 16 * 1024;
@@ -245,4 +245,4 @@ TEST(ShmRing, TwoThreadsSeeEveryRecordWhole) {
 }
 
 }  // namespace
-}  // namespace railyard::fabric::shm
+}  // namespace railyard::shm

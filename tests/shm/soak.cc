@@ -32,7 +32,7 @@
 #include <string>
 #include <vector>
 
-#include "fabric/shm/object.hpp"
+#include "shm/object.hpp"
 
 namespace {
 

@@ -92,6 +92,67 @@ TEST(Logs, AreJsonIfAsked) {
   EXPECT_THAT((*json)["time"].text(), HasSubstr("Z"));
 }
 
+/// What the example of that name logs, two ranks over two tcp rails.
+Outcome logged_example(const std::string& name, bool launched, const std::string& level) {
+  const Variables variables = on_loopback({{"RAILYARD_RAILS", "2"}, {"RAILYARD_LOG", level}});
+  const std::string program = std::string(RAILYARD_BIN_DIR) + "/example-" + name;
+  return launched ? railyard_command({"launch", "-n", "2", "--", program}, variables) : run({program}, variables);
+}
+
+/// One line of each kind, of each rank.
+std::vector<std::string> lines_of_a_world(int rank) {
+  const std::string begin = "railyard." + std::to_string(rank) + ".: debug: ";  // the brackets are any character
+  const std::string peer = "rank " + std::to_string(1 - rank);
+  std::vector<std::string> lines{
+      begin + "settings: .*RAILYARD_RAILS=2 .environment.",
+      begin + "route to " + peer + ": our rails paired with its rails: 0 with 0, 1 with 1",
+      begin + "flow [0-9]+ to " + peer + ": opened, on 2 links",
+      begin + "flow [0-9]+ to " + peer + ": ended",
+      begin + "memory registered: [0-9]+ bytes of host memory at 0x[0-9a-f]+, on 2 of 2 rails",
+      begin + "window 1: made, [0-9]+ bytes of host memory; 0 peers mapped directly, 1 reached by",
+      begin + "window 1: destroyed",
+      begin + "progress: (no thread, callers make it|a thread makes it); waits: auto"};
+  for (const char* number : {"0", "1"}) {
+    const std::string rail = begin + "rail " + number + " .tcp lo#" + number + " 127.0.0.1.: ";
+    lines.push_back(rail + "opened: driver tcp, device lo, address 127.0.0.1 port [0-9]+, fabric ");
+    lines.push_back(rail + "link to " + peer + ": connecting to its rail " + number +
+                    " at 127.0.0.1 port [0-9]+, epoch 1");
+    lines.push_back(rail + "link to " + peer + ": closed, epoch 1");
+  }
+  return lines;
+}
+
+TEST(Logs, DebugTellsHowAWorldCameUp) {
+  const Outcome told = logged_example("01-put-signal", true, "debug");
+  ASSERT_EQ(told.exit_code, 0) << told.errors;
+  for (const int rank : {0, 1}) {
+    for (const std::string& line : lines_of_a_world(rank))
+      EXPECT_THAT(told.errors, ::testing::ContainsRegex(line)) << "rank " << rank;
+    // The greeting went by one of the rails; the run may be over before the other one's connection stands.
+    const std::string rail = "railyard." + std::to_string(rank) + ".: debug: rail [01] .tcp lo#[01] 127.0.0.1.: ";
+    EXPECT_THAT(told.errors, ::testing::ContainsRegex(rail + "a connection stands: 127.0.0.1 port [0-9]+ to 127.0.0.1 "
+                                                             "port [0-9]+"));
+    EXPECT_THAT(told.errors,
+                ::testing::ContainsRegex(rail + "link to rank " + std::to_string(1 - rank) + ": up, epoch 1"));
+  }
+}
+
+TEST(Logs, DebugTellsOfChannels) {
+  const Outcome told = logged_example("10-messages-in-c", false, "debug");
+  ASSERT_EQ(told.exit_code, 0) << told.errors;
+  for (const char* line :
+       {"settings: .*RAILYARD_RAILS=2 .environment.", "progress: thread 'railyard 0' makes it; waits: auto",
+        "channel to peer [0-9a-f]+: opened, flow 0, shared links 0",
+        "channel to peer [0-9a-f]+: closed, flow 0; [0-9]+ messages sent, [0-9]+ received"})
+    EXPECT_THAT(told.errors, ::testing::ContainsRegex(std::string("debug: ") + line));
+}
+
+TEST(Logs, TellNothingOfAllThatByDefault) {
+  EXPECT_THAT(logged_example("01-put-signal", true, "warn").errors, IsEmpty());
+  EXPECT_THAT(logged_example("10-messages-in-c", false, "warn").errors, IsEmpty());
+  EXPECT_THAT(logged_example("01-put-signal", true, "info").errors, Not(HasSubstr("debug:")));
+}
+
 TEST(Info, ShowsRailsAndBootstrap) {
   const Outcome info = railyard_command({"info"}, on_loopback({{"RAILYARD_RAILS", "2"}}));
   EXPECT_EQ(info.exit_code, 0) << info.errors;

@@ -175,7 +175,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Example{"06-ring-with-credits", "2", "1", "rank 1 of 2: 200 blocks, 0 of them wrong"},
                       Example{"06-ring-with-credits", "3", "2", "rank 2 of 3: 200 blocks, 0 of them wrong"},
                       Example{"07-grid-halo", "4", "2", "2 x 2 tiles, 100 steps"},
-                      Example{"07-grid-halo", "3", "1", "none is missing"}),
+                      Example{"07-grid-halo", "3", "1", "none is missing"},
+                      Example{"10-messages-in-c", "1", "2", "32 blocks of 300000 bytes, 0 wrong bytes"}),
     [](const auto& info) {
       std::string name = std::string(info.param.name) + "_" + info.param.ranks;
       for (char& c : name) c = c == '-' ? '_' : c;

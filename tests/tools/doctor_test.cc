@@ -3,20 +3,22 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "doctor_checks.hpp"
-#include "fabric/shm/layout.hpp"
 #include "json_reader.hpp"
 #include "run_command.hpp"
+#include "shm/layout.hpp"
 
 namespace railyard::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using tool::Findings;
 
 std::string limits(const std::string& locked, const std::string& files) {
   return "Limit                     Soft Limit           Hard Limit           Units     \n"
@@ -83,11 +85,11 @@ class PlantedHost {
   }
   void remove(const std::string& name) const { std::filesystem::remove_all(folder_.file(name)); }
   void plant_shared_memory_of(int process) const {
-    std::string object(sizeof(fabric::shm::ObjectHeader), '\0');
-    const std::uint64_t magic = fabric::shm::kMagic;
+    std::string object(sizeof(shm::ObjectHeader), '\0');
+    const std::uint64_t magic = shm::kMagic;
     const std::int32_t pid = process;
-    std::memcpy(object.data() + offsetof(fabric::shm::ObjectHeader, magic), &magic, sizeof magic);
-    std::memcpy(object.data() + offsetof(fabric::shm::ObjectHeader, pid), &pid, sizeof pid);
+    std::memcpy(object.data() + offsetof(shm::ObjectHeader, magic), &magic, sizeof magic);
+    std::memcpy(object.data() + offsetof(shm::ObjectHeader, pid), &pid, sizeof pid);
     write("dev/shm/railyard-left", object);
   }
   std::string root() const { return folder_.file(""); }
@@ -226,8 +228,19 @@ INSTANTIATE_TEST_SUITE_P(
                 h.write("proc/sys/net/ipv4/tcp_available_congestion_control", "reno cubic\n");
               },
               "congestion", "fail", "the kernel has: reno cubic", "modprobe tcp_bbr"},
-        Fault{"Iommu", [](const Host& h) { h.write("proc/cmdline", "root=/dev/sda1 intel_iommu=on\n"); }, "iommu",
+        // The command line says otherwise: what the kernel made of it counts.
+        Fault{"Iommu", [](const Host& h) { h.write("sys/kernel/iommu_groups/0/type", "DMA-FQ\n"); }, "iommu", "warn",
+              "translates", "iommu=pt"},
+        Fault{"IommuOfADevice",
+              [](const Host& h) { h.write("sys/class/infiniband/mlx5_1/device/iommu_group/type", "DMA\n"); }, "iommu",
               "warn", "translates", "iommu=pt"},
+        Fault{"IommuOfAnOldKernel",
+              [](const Host& h) {
+                h.remove("sys/kernel/iommu_groups/0/type");
+                h.write("sys/kernel/iommu_groups/0/name", "\n");
+                h.write("proc/cmdline", "root=/dev/sda1 intel_iommu=on\n");
+              },
+              "iommu", "warn", "translates", "iommu=pt"},
         Fault{"Governor",
               [](const Host& h) { h.write("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave\n"); },
               "cpu-governor", "warn", "powersave", "performance"},
@@ -260,6 +273,18 @@ TEST(Doctor, KeptApartSubnetsAreNoFault) {
   EXPECT_EQ(doctor(host, {"--strict"}).exit_code, 0);
 }
 
+TEST(Doctor, AKernelThatPassesDevicesThroughByDefaultIsNoFault) {
+  const PlantedHost host;
+  host.write("proc/cmdline", "root=/dev/sda1\n");  // nobody asked for it: sys/kernel/iommu_groups/0 is "identity"
+  EXPECT_EQ(doctor(host, {"--strict"}).exit_code, 0) << doctor(host).output;
+  // A device that no rail uses may be translated: one that was plugged in from outside always is.
+  host.write("sys/kernel/iommu_groups/1/type", "DMA-FQ\n");
+  for (const char* device :
+       {"sys/class/infiniband/mlx5_0/device", "sys/class/infiniband/mlx5_1/device", "sys/bus/pci/devices/0000:17:00.0"})
+    host.write(std::string(device) + "/iommu_group/type", "identity\n");
+  EXPECT_EQ(doctor(host, {"--strict"}).exit_code, 0) << doctor(host).output;
+}
+
 TEST(Doctor, SharedMemoryOfALivingProcessIsNoLeftover) {
   const PlantedHost host;
   host.plant_shared_memory_of(4242);
@@ -271,6 +296,40 @@ TEST(Doctor, FindsNoFailureHere) {
   const Outcome outcome = railyard_command({"doctor", "--all"}, on_loopback());
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output << outcome.errors;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("tcp lo"), HasSubstr("0 failures"), HasSubstr("memlock")));
+}
+
+/// The finding of that name on this machine.
+tool::Finding software_finding(const std::string& check, const Settings& settings) {
+  Findings all;
+  tool::check_software(tool::HostFiles("/", "self"), settings, all);
+  const auto found = std::ranges::find(all, check, &tool::Finding::check);
+  return found == all.end() ? tool::Finding{} : *found;
+}
+
+TEST(Doctor, NamesALibfabricThatIsTooOld) {
+  Settings settings;
+  settings.driver = "tcp";
+  settings.libfabric = RAILYARD_OLD_LIBFABRIC;
+  const tool::Finding beside = software_finding("libfabric", settings);
+  EXPECT_EQ(beside.verdict, tool::Verdict::warn);
+  EXPECT_EQ(beside.found, "1.12");
+  EXPECT_THAT(beside.meaning, HasSubstr("1.17"));
+  EXPECT_THAT(beside.fix, AllOf(HasSubstr("newer libfabric"), HasSubstr("RAILYARD_LIBFABRIC")));
+  // Where rails need it, no rail can be trusted.
+  settings.driver = "ofi";
+  EXPECT_EQ(software_finding("libfabric", settings).verdict, tool::Verdict::fail);
+}
+
+TEST(Doctor, NamesALibfabricThatIsMissing) {
+  Settings settings;
+  settings.driver = "tcp";
+  settings.libfabric = "libfabric-that-is-not-here.so.1";
+  EXPECT_EQ(software_finding("libfabric", settings).verdict, tool::Verdict::not_applicable);
+  settings.driver = "ofi";
+  const tool::Finding wanted = software_finding("libfabric", settings);
+  EXPECT_EQ(wanted.verdict, tool::Verdict::fail);
+  EXPECT_THAT(wanted.found, HasSubstr("libfabric-that-is-not-here.so.1"));
+  EXPECT_THAT(wanted.fix, HasSubstr("Install libfabric1"));
 }
 
 TEST(Doctor, TellsAPeerThatAnswersFromOneThatDoesNot) {
@@ -287,7 +346,24 @@ TEST(Doctor, RanksOfAWorldConnectToEachOther) {
   const Outcome outcome = railyard_command({"launch", "-n", "2", "--", RAILYARD_COMMAND, "doctor"}, on_loopback());
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output << outcome.errors;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("rank 0: ok    peer            rank 1: lo from lo: 127.0.0.1 port "),
-                                    HasSubstr("rank 1: ok    peer            rank 0: lo from lo: 127.0.0.1 port ")));
+                                    HasSubstr("rank 1: ok    peer            rank 0: lo from lo: 127.0.0.1 port "),
+                                    HasSubstr("accepts connections, 64 KiB arrived")));
+}
+
+TEST(Doctor, ARouteByAnotherNicMattersToRailsThatFollowIt) {
+  tool::RouteSeen route{1, "eth0", "10.0.0.1", "eth4", "10.0.0.2", "eth1", false, true};
+  EXPECT_EQ(tool::judge_route(route).verdict, tool::Verdict::ok);  // the rail does not
+  EXPECT_THAT(tool::judge_route(route).found, HasSubstr("from eth0 (10.0.0.1) to eth4 there (10.0.0.2) leave by eth1"));
+  route.may_bind = false;
+  const tool::Finding unbound = tool::judge_route(route);
+  EXPECT_EQ(unbound.check, "routes");
+  EXPECT_EQ(unbound.verdict, tool::Verdict::fail);
+  EXPECT_THAT(unbound.meaning, HasSubstr("no tcp rail uses this pair"));
+  EXPECT_THAT(unbound.fix, AllOf(HasSubstr("ip rule add from 10.0.0.1"), HasSubstr("CAP_NET_RAW")));
+  route.libfabric = true;
+  const tool::Finding follows = tool::judge_route(route);
+  EXPECT_EQ(follows.verdict, tool::Verdict::warn);
+  EXPECT_THAT(follows.meaning, AllOf(HasSubstr("eth0 carries nothing"), HasSubstr("eth1")));
 }
 
 TEST(Doctor, RefusesWhatItCannotRead) {

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,20 @@ TEST_F(Sys, FindsAnRdmaDeviceWhoseNameEndsWithItsKindOfEndpoint) {
 TEST_F(Sys, CutsOffWhatHangsBelowThePciFunction) {
   add("net", "eth0", "devices/pci0000:00/0000:00:03.0/virtio2");
   EXPECT_EQ(find("eth0").path, (root_ / "devices/pci0000:00/0000:00:03.0").string());
+}
+
+TEST_F(Sys, NearProcessorsAreThoseThatTheKernelNames) {
+  const auto near = [&](const char* list) {
+    const fs::path folder = root_ / "bus/pci/devices/0000:1b:00.0";
+    fs::create_directories(folder);
+    std::ofstream(folder / "local_cpulist") << list << '\n';
+    return near_processors(*parse_pci_address("00000000:1B:00.0"), root_.string());
+  };
+  EXPECT_EQ(near("0-2,8,10-11"), (std::vector<int>{0, 1, 2, 8, 10, 11}));
+  EXPECT_EQ(near("5"), std::vector<int>{5});
+  for (const char* const nonsense : {"", "x", "3-", "3-1", "-1", "1;2", "0-99999999", "1,,2"})
+    EXPECT_TRUE(near(nonsense).empty()) << nonsense;
+  EXPECT_TRUE(near_processors(*parse_pci_address("0000:1c:00.0"), root_.string()).empty());
 }
 
 TEST_F(Sys, ADeviceOnNoPciBusIsNowhere) {

@@ -134,10 +134,10 @@ TEST_F(BadMemoryTest, AReadOfADeadKeyFailsAlone) {
   complete(0, reads[0].context, fabric::Event::Kind::failed, fabric::Blame::operation);
   complete(0, reads[1].context, fabric::Event::Kind::read);
   pass(2);
-  EXPECT_TRUE(engine_->slot_done(bad));
-  EXPECT_EQ(engine_->slot_failure(bad)->cause, FailureCause::bad_memory);
-  EXPECT_TRUE(engine_->slot_done(good));
-  EXPECT_FALSE(engine_->slot_failure(good));
+  EXPECT_TRUE(engine_->completions().slot_done(bad));
+  EXPECT_EQ(engine_->completions().slot_failure(bad)->cause, FailureCause::bad_memory);
+  EXPECT_TRUE(engine_->completions().slot_done(good));
+  EXPECT_FALSE(engine_->completions().slot_failure(good));
   EXPECT_EQ(rails_[0]->disconnects, 0U);
   EXPECT_EQ(engine_->outstanding(), 0U);
 }

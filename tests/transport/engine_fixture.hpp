@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 
 #include "script_rail.hpp"
@@ -15,7 +16,7 @@ class StillClock final : public Clock {
  public:
   std::int64_t now() const override { return time; }
   void idle() override { time += 1000; }
-  std::int64_t time = 1;
+  std::atomic<std::int64_t> time = 1;  ///< a thread that sleeps reads it too
 };
 
 /// Rank 0 of 2 over rails that the test plays; the test is rank 1.
@@ -45,7 +46,7 @@ class EngineTest : public ::testing::Test {
     engine_ = std::move(*engine);
     exposed_region_.memory = std::as_writable_bytes(std::span(memory_));
     exposed_region_.signals = signals_;
-    exposed_region_id_ = *engine_->expose(exposed_region_);
+    exposed_region_id_ = *engine_->exposed().expose(exposed_region_);
     flow_ = *engine_->flow(1);
   }
 

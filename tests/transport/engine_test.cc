@@ -147,7 +147,7 @@ TEST_F(EngineTest, ALargePutIsCutOverAllRails) {
   EXPECT_EQ(bytes, 4U * 4U * 32U * 1024U) << "each rail holds its first window, no more";
 }
 
-TEST_F(EngineTest, LoneChunksTakeEqualRailsInTurn) {
+TEST_F(EngineTest, LoneSmallChunksKeepToOneRail) {
   open(4);
   for (std::uint32_t i = 0; i < 8; ++i) {
     std::uint64_t number = 0;
@@ -156,7 +156,7 @@ TEST_F(EngineTest, LoneChunksTakeEqualRailsInTurn) {
     rails_[0]->deliver(acknowledgement(i + 1, i + 17));
     engine_->progress();
   }
-  for (const auto* rail : rails_) EXPECT_EQ(rail->writes.size(), 2U);
+  for (std::size_t i = 0; i < rails_.size(); ++i) EXPECT_EQ(rails_[i]->writes.size(), i == flow_->first_link ? 8U : 0U);
 }
 
 TEST_F(EngineTest, AFenceHoldsDirectWritesUntilWhatCameBeforeIsThere) {
@@ -187,7 +187,7 @@ TEST_F(EngineTest, AFenceHoldsASignalUntilRelaxedWritesAreDelivered) {
   rails_[0]->events.push_back({fabric::Event::Kind::written, 0, 5000, rails_[0]->writes[0].context, 0});
   engine_->progress();
   EXPECT_EQ(rails_[0]->sends.size(), 1U);
-  EXPECT_TRUE(engine_->slot_done(ticket));
+  EXPECT_TRUE(engine_->completions().slot_done(ticket));
 }
 
 TEST_F(EngineTest, WithoutFailoverAnErrorCompletionFailsTheFlowOnceAndNamesIt) {
@@ -205,6 +205,31 @@ TEST_F(EngineTest, WithoutFailoverAnErrorCompletionFailsTheFlowOnceAndNamesIt) {
   EXPECT_NE(flow_->error.text().find("scripted error 5"), std::string::npos);
 }
 
+TEST_F(EngineTest, AFrameWhosePostFailsItsFlowIsNotKept) {
+  Settings settings;
+  settings.failover = "off";
+  open(1, settings);
+  rails_[0]->answer = fabric::Post::failed;
+  put_small();
+  EXPECT_FALSE(flow_->failed.load());  // a failed post is acted on when the turns of a pass are over
+  engine_->progress();
+  EXPECT_TRUE(flow_->failed.load());
+  EXPECT_FALSE(flow_->sender.has_queued());
+  EXPECT_EQ(flow_->sender.frames, 0U);
+  EXPECT_EQ(engine_->outstanding(), 0U);
+}
+
+TEST_F(EngineTest, AFrameWhoseLinkIsBusyLeavesWithTheNextPass) {
+  open(1);
+  rails_[0]->answer = fabric::Post::busy;
+  put_small();
+  EXPECT_TRUE(flow_->sender.has_queued());
+  rails_[0]->answer = fabric::Post::posted;
+  engine_->progress();
+  EXPECT_FALSE(flow_->sender.has_queued());
+  EXPECT_EQ(rails_[0]->sends.size(), 1U);
+}
+
 TEST_F(EngineTest, AFailedFlowAnswersForReadsInFlight) {
   Settings settings;
   settings.failover = "off";
@@ -216,8 +241,8 @@ TEST_F(EngineTest, AFailedFlowAnswersForReadsInFlight) {
   ASSERT_GE(reads.size(), 2U);
   rails_[0]->events.push_back({fabric::Event::Kind::failed, 0, 0, reads[0].context, 5});
   engine_->progress();
-  EXPECT_TRUE(engine_->slot_done(ticket));
-  EXPECT_NE(engine_->slot_status(ticket), Status::ok);
+  EXPECT_TRUE(engine_->completions().slot_done(ticket));
+  EXPECT_NE(engine_->completions().slot_status(ticket), Status::ok);
   // The rest comes in late: nothing is answered twice.
   for (std::size_t i = 1; i < reads.size(); ++i) {
     rails_[0]->events.push_back({fabric::Event::Kind::read, 0, 0, reads[i].context, 0});
@@ -280,6 +305,47 @@ TEST_F(EngineTest, ClosingLeavesNoRegistrationBehind) {
   Ticket ticket;
   ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(200'000), Operation::Kind::read, ticket));
   engine_.reset();  // ScriptRail is gone with it; the sanitizers watch the rest
+}
+
+TEST_F(EngineTest, QuietRailsAreLookedAtNowAndThenWhileAnotherIsBusy) {
+  open(2);
+  rails_[1]->quiet_answer = true;
+  const auto polls_of_quiet = [&](int passes, bool busy) {
+    const std::size_t before = rails_[1]->polls;
+    for (int i = 0; i < passes; ++i) {
+      if (busy) rails_[0]->deliver(acknowledgement(0, kFirstGrant));
+      const std::size_t own = rails_[0]->polls;
+      engine_->progress();
+      EXPECT_EQ(rails_[0]->polls, own + 1);
+    }
+    return rails_[1]->polls - before;
+  };
+  polls_of_quiet(1, true);
+  EXPECT_EQ(polls_of_quiet(80, true), 10U);
+  // What it brings is not left waiting.
+  rails_[1]->deliver(frame(0, 5));
+  polls_of_quiet(8, true);
+  EXPECT_EQ(signals_[0], 5U);
+  // Where nobody is busy, nobody is left out.
+  polls_of_quiet(100, false);
+  EXPECT_EQ(polls_of_quiet(16, false), 16U);
+}
+
+TEST_F(EngineTest, FramesOfOneMessageLeaveTogether) {
+  open(1);
+  const std::vector<std::byte> chunk(Engine::kMostMessage);
+  const ScriptRail& rail = *rails_[0];
+  // The first are full; the last is short, and waits for no company.
+  for (int message = 0; message < 3; ++message) {
+    const std::uint64_t rings = rail.rings;
+    const std::size_t sends = rail.sends.size();
+    std::uint64_t number = 0;
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(engine_->try_message(*flow_, {1, 0, 0, chunk, {}, true}, number));
+    EXPECT_EQ(rail.rings, rings);
+    ASSERT_TRUE(engine_->try_message(*flow_, {1, 0, 0, std::span(chunk).first(8), {}, false, true}, number));
+    EXPECT_EQ(rail.rings, rings + 1);
+    EXPECT_EQ(rail.sends.size(), sends + 5) << "of message " << message;
+  }
 }
 
 }  // namespace

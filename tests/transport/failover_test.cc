@@ -32,6 +32,10 @@ TEST_F(FailoverTest, OnlyWhatTheReportLacksGoesOutAgain) {
   EXPECT_EQ(statistics.segments_replayed, 1U);
   EXPECT_EQ(statistics.links_lost, 1U);
   EXPECT_EQ(statistics.fences, 1U);
+  // The trouble is the first rail's: the second one only carries what it lost.
+  EXPECT_EQ(statistics.rails[0].segments_replayed, 1U);
+  EXPECT_EQ(statistics.rails[0].links_lost, 1U);
+  EXPECT_EQ(statistics.rails[1].segments_replayed + statistics.rails[1].links_lost, 0U);
   // A second copy of the answer changes nothing.
   fenced(0, 0, 0, 0, 1);
   EXPECT_EQ(writes(), 5U);
@@ -70,8 +74,8 @@ TEST_F(FailoverTest, AReadOfADeadLinkIsReadAgain) {
   ASSERT_EQ(rails_[other]->reads.size(), 1U);
   rails_[other]->events.push_back({fabric::Event::Kind::read, 0, 1000, rails_[other]->reads[0].context, 0});
   engine_->progress();
-  EXPECT_TRUE(engine_->slot_done(ticket));
-  EXPECT_EQ(engine_->slot_status(ticket), Status::ok);
+  EXPECT_TRUE(engine_->completions().slot_done(ticket));
+  EXPECT_EQ(engine_->completions().slot_status(ticket), Status::ok);
 }
 
 TEST_F(FailoverTest, AnErrorCompletionIsTheEndOfItsLink) {
@@ -100,6 +104,10 @@ TEST_F(FailoverTest, ASilentLinkIsGivenUpWhenAnotherAnswers) {
   }
   EXPECT_EQ(engine_->statistics().links_suspected, 1U);
   EXPECT_EQ(engine_->statistics().links_lost, 1U);
+  // Of the two that are late the one with the oldest segment is suspected; the one that does not answer is lost.
+  EXPECT_EQ(engine_->statistics().rails[1].links_suspected, 1U);
+  EXPECT_EQ(engine_->statistics().rails[0].links_lost, 1U);
+  EXPECT_EQ(engine_->statistics().rails[0].links_suspected + engine_->statistics().rails[1].links_lost, 0U);
   EXPECT_EQ(rails_[0]->disconnects, 1U);
   EXPECT_EQ(rails_[1]->disconnects, 0U);
   pass(25);

@@ -66,7 +66,7 @@ class Halves {
     switch (receiver_.on_frame(packet.sequence, kWindow)) {
       case FlowReceiver::Arrival::in_turn:
         apply(packet.sequence);
-        receiver_.advance();
+        receiver_.applied_in_turn();
         break;
       case FlowReceiver::Arrival::early: {
         buffers_.push_back(std::make_unique<memory::Buffer>());
@@ -239,6 +239,19 @@ TEST(FlowReceiverTest, AGrantIsNeverTakenBack) {
   EXPECT_TRUE(receiver.on_landed(99));
   EXPECT_FALSE(receiver.on_landed(100)) << "beyond the grant";
   EXPECT_FALSE(receiver.on_landed(99)) << "twice";
+}
+
+TEST(FlowReceiverTest, AFrameThatWaitsInItsTurnHasArrived) {
+  FlowReceiver receiver;
+  ASSERT_EQ(receiver.on_frame(0, kWindow), FlowReceiver::Arrival::in_turn);
+  receiver.wait_in_turn();
+  EXPECT_EQ(receiver.on_frame(0, kWindow), FlowReceiver::Arrival::again) << "it would be applied twice";
+  EXPECT_TRUE(receiver.has_arrived(0)) << "its sender would send it again";
+  EXPECT_EQ(receiver.acknowledged(), 0U);
+  EXPECT_EQ(receiver.on_frame(1, kWindow), FlowReceiver::Arrival::early);
+  receiver.advance();
+  EXPECT_EQ(receiver.acknowledged(), 1U);
+  EXPECT_TRUE(receiver.ready());
 }
 
 TEST(FlowReceiverTest, WhatWasRefusedIsNotAcknowledgedBeforeThePeerKnows) {

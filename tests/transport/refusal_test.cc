@@ -211,7 +211,7 @@ TEST_F(RefusedTest, ARefusalFailsItsOperationAndNoOther) {
   EXPECT_EQ(cause_of(numbers[1]), FailureCause::not_exposed);
   EXPECT_EQ(cause_of(numbers[2]), FailureCause::none);
   EXPECT_EQ(cause_of(numbers[3]), FailureCause::out_of_range);
-  EXPECT_FALSE(engine_->slot_done(fetch));
+  EXPECT_FALSE(engine_->completions().slot_done(fetch));
   EXPECT_EQ(engine_->outstanding(), 1U) << "the fetch";
   EXPECT_FALSE(flow_->failed.load());
 }
@@ -252,8 +252,8 @@ TEST_F(RefusedTest, ARefusedFetchWithoutRoomForItsReplyFails) {
   ASSERT_TRUE(engine_->try_atomic(*flow_, {7, 0, AtomicOp::add, {1, 0, 0, 8}}, &before, fetch));
   refuse(0, 0, 1, FailureCause::unknown_code);
   acknowledge(1);
-  EXPECT_TRUE(engine_->slot_done(fetch));
-  EXPECT_EQ(engine_->slot_failure(fetch)->cause, FailureCause::unknown_code);
+  EXPECT_TRUE(engine_->completions().slot_done(fetch));
+  EXPECT_EQ(engine_->completions().slot_failure(fetch)->cause, FailureCause::unknown_code);
   EXPECT_EQ(engine_->outstanding(), 0U);
 }
 

@@ -96,8 +96,8 @@ TEST_F(RevokeTest, WhatWaitsToBeSentFailsInItsTurn) {
   pass(2);
   ASSERT_EQ(rails_[0]->writes.size(), 2U);
   EXPECT_TRUE(rails_[0]->reads.empty());
-  EXPECT_TRUE(engine_->slot_done(read));
-  EXPECT_EQ(engine_->slot_failure(read)->cause, FailureCause::deregistered);
+  EXPECT_TRUE(engine_->completions().slot_done(read));
+  EXPECT_EQ(engine_->completions().slot_failure(read)->cause, FailureCause::deregistered);
   for (const auto& write : rails_[0]->writes) complete(0, write.context, fabric::Event::Kind::written);
   acknowledge(1);
   EXPECT_EQ(flow_->completed.load(), before);
@@ -128,9 +128,9 @@ TEST_F(RevokeTest, AReadUnderWayFailsWhenItsRailHasLetGoOfIt) {
   fenced(0, 0, 0, 0, 0);
   fenced(1, 0, 0, 0, 0);
   pass(5);
-  EXPECT_TRUE(engine_->slot_done(bad));
-  EXPECT_EQ(engine_->slot_failure(bad)->cause, FailureCause::deregistered);
-  EXPECT_FALSE(engine_->slot_done(good));
+  EXPECT_TRUE(engine_->completions().slot_done(bad));
+  EXPECT_EQ(engine_->completions().slot_failure(bad)->cause, FailureCause::deregistered);
+  EXPECT_FALSE(engine_->completions().slot_done(good));
   for (std::size_t rail = 0; rail < 2; ++rail) {
     for (const auto& read : std::vector(rails_[rail]->reads)) {
       const bool still = std::ranges::any_of(
@@ -139,8 +139,8 @@ TEST_F(RevokeTest, AReadUnderWayFailsWhenItsRailHasLetGoOfIt) {
     }
   }
   pass(2);
-  EXPECT_TRUE(engine_->slot_done(good));
-  EXPECT_FALSE(engine_->slot_failure(good));
+  EXPECT_TRUE(engine_->completions().slot_done(good));
+  EXPECT_FALSE(engine_->completions().slot_failure(good));
   EXPECT_EQ(engine_->outstanding(), 0U);
 }
 
@@ -168,8 +168,8 @@ TEST_F(RevokeTest, AFetchedValueIsNotWrittenIntoMemoryThatIsGone) {
                                                                     {bytes.begin(), bytes.end()}};
   rails_[0]->deliver(frame_of(wire::FrameKind::sequenced, 0, std::span(&reply, 1)));
   acknowledge(1);
-  EXPECT_TRUE(engine_->slot_done(fetch));
-  EXPECT_EQ(engine_->slot_failure(fetch)->cause, FailureCause::deregistered);
+  EXPECT_TRUE(engine_->completions().slot_done(fetch));
+  EXPECT_EQ(engine_->completions().slot_failure(fetch)->cause, FailureCause::deregistered);
   EXPECT_EQ(mine_[0], std::byte{0});
   EXPECT_EQ(engine_->outstanding(), 0U);
 }

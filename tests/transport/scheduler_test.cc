@@ -112,6 +112,48 @@ TEST_F(SchedulerTest, AnIdleFlowUsesEachLinkInTurn) {
   EXPECT_EQ(rails, (std::vector<std::uint16_t>{0, 1, 2, 0, 1, 2}));
 }
 
+TEST_F(SchedulerTest, SmallTrafficKeepsToOneLinkWhileThatHasLittleToDo) {
+  Flow& flow = add_flow();
+  flow.first_link = 1;
+  constexpr std::int64_t kNow = 200'000;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const RateStamp stamp = link(i).chunk_posted(64 * 1024, 1);
+    link(i).chunk_delivered(64 * 1024, stamp, 100'000);
+  }
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(Scheduler::link_for_frame(flow, false, 0), &link(1));
+    EXPECT_EQ(Scheduler::link_for_report(flow, 0), &link(1));
+    EXPECT_EQ(Scheduler::link_for_chunk(flow, 0, 16 * 1024, kNow), &link(1));
+    link(1).frame_posted();
+    Scheduler::chunk_posted(flow, link(1));
+  }
+  // Behind much data nobody waits.
+  fill(flow, 1, 1 << 20);
+  EXPECT_NE(Scheduler::link_for_frame(flow, false, 0), &link(1));
+  EXPECT_NE(Scheduler::link_for_chunk(flow, 0, 16 * 1024, kNow), &link(1));
+}
+
+TEST_F(SchedulerTest, SmallOperationsFindOutWhetherAnotherLinkIsFaster) {
+  Flow& flow = add_flow();
+  const auto used = [&](std::int64_t now, std::int64_t nanoseconds) {
+    Link* const chosen = Scheduler::link_for_chunk(flow, 0, 16 * 1024, now);
+    const RateStamp stamp = chosen->chunk_posted(16 * 1024, now);
+    chosen->chunk_delivered(16 * 1024, stamp, now + nanoseconds);
+    return chosen;
+  };
+  // The one that both ends begin with needs 2 ms, the others 20 us.
+  std::int64_t now = 1'000'000'000;
+  EXPECT_EQ(used(now, 2'000'000), &link(0));
+  std::map<const Link*, int> uses;
+  for (int i = 0; i < 20; ++i) {
+    now += 3'000'000;
+    Link* const chosen = Scheduler::link_for_chunk(flow, 0, 16 * 1024, now);
+    EXPECT_EQ(used(now, chosen == &link(0) ? 2'000'000 : 20'000), chosen);
+    ++uses[chosen];
+  }
+  EXPECT_EQ(uses[&link(0)], 0);
+}
+
 /// Operations of a megabyte, each alone, on paths of the given rates; returns how long the last tenth of them took,
 /// each.
 class Alone {
@@ -240,7 +282,11 @@ TEST_F(SchedulerTest, BulkYieldsToAFlowThatSendsSmallMessagesAlone) {
   for (int i = 0; i < 100; ++i) Scheduler::note_small(small, kNow);
   EXPECT_TRUE(Scheduler::yields(bulk, kNow));
   EXPECT_FALSE(Scheduler::yields(small, kNow)) << "not to itself";
-  EXPECT_LT(chunk_bytes(bulk, left, kNow), alone);
+  const std::uint32_t beside = chunk_bytes(bulk, left, kNow);
+  EXPECT_LT(beside, alone);
+  route_.in_memory = true;
+  EXPECT_LT(chunk_bytes(bulk, left, kNow), beside) << "in memory each is a copy that the other waits for";
+  route_.in_memory = false;
   EXPECT_NE(Scheduler::link_for_chunk(bulk, 0, kLeft, kNow), nullptr);
   fill(bulk, 0, 1000);
   EXPECT_EQ(Scheduler::link_for_chunk(bulk, 0, kLeft, kNow), nullptr) << "one chunk at a time";

@@ -42,6 +42,7 @@ class ScriptRail final : public fabric::Rail {
     capabilities_.max_message = 1U << 20U;
     capabilities_.max_write = 1U << 30U;
     capabilities_.depth = 1024;
+    capabilities_.chains_posts = true;
   }
 
   const fabric::Capabilities& capabilities() const override { return capabilities_; }
@@ -67,6 +68,7 @@ class ScriptRail final : public fabric::Rail {
   }
   fabric::Liveness liveness(fabric::RemoteId) override { return liveness_answer; }
   int descriptor() const override { return wake_descriptor; }
+  void warm_up(fabric::RemoteId) const override { ++warmed; }
   std::optional<fabric::Delivery> delivery(fabric::RemoteId) override { return delivery_answer; }
   Result<fabric::Registration> register_memory(std::span<std::byte> memory, fabric::Access) override {
     ++registrations;
@@ -109,6 +111,8 @@ class ScriptRail final : public fabric::Rail {
     }
     return count;
   }
+  bool quiet() const override { return quiet_answer; }
+  void ring() override { ++rings; }
   std::string describe_error(int error) const override { return "scripted error " + std::to_string(error); }
   std::string failure() const override { return "scripted failure"; }
 
@@ -143,6 +147,8 @@ class ScriptRail final : public fabric::Rail {
     event.kind = up ? fabric::Event::Kind::rail_up : fabric::Event::Kind::rail_down;
     events.push_back(event);
   }
+  std::uint64_t rings = 0;
+
   /// Of the messages sent, the notices of one kind.
   std::vector<wire::RecordHeader> notices(wire::RecordKind kind) const {
     std::vector<wire::RecordHeader> found;
@@ -163,9 +169,11 @@ class ScriptRail final : public fabric::Rail {
   bool complete_at_once = true;
   bool keeps_contexts = false;  ///< what a disconnect ends comes out of `poll` when the test says so
   bool fence_answer = true;
+  bool quiet_answer = false;
   fabric::Liveness liveness_answer = fabric::Liveness::unknown;
   std::optional<fabric::Delivery> delivery_answer;
   int wake_descriptor = -1;
+  mutable int warmed = 0;  ///< how often what a message goes through was touched
   std::vector<fabric::LinkTag> connects;
   std::vector<fabric::LinkTag> fences;
   std::vector<Held> held;  ///< what no event has ended yet

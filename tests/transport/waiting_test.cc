@@ -62,6 +62,28 @@ TEST_F(WaitingTest, WhatArrivesWakesWhoLeads) {
   }
 }
 
+/// A caller sleeps on few rails one by one, and on many through one set.
+TEST_F(WaitingTest, WhatArrivesWakesACallerThatSleepsOnFewRailsOrOnMany) {
+  std::vector<ScriptRail> silent(20);
+  std::vector<Fd> never_readable;
+  for (ScriptRail& rail : silent) {
+    never_readable.emplace_back(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    rail.wake_descriptor = never_readable.back().get();
+    rails_.insert(rails_.begin(), &rail);
+  }
+  for (const bool many : {true, false}) {
+    if (!many) rails_.erase(rails_.begin(), rails_.end() - 1);
+    std::thread thread;
+    auto slept = Waiting::Slept::poll_first;
+    fall_asleep(thread, {}, slept);
+    arrive();
+    thread.join();
+    EXPECT_EQ(slept, Waiting::Slept::yes);
+    std::uint64_t taken = 0;
+    ASSERT_EQ(::read(arrival_.get(), &taken, sizeof taken), ssize_t{sizeof taken});
+  }
+}
+
 TEST_F(WaitingTest, WhatArrivesForACallerDoesNotWakeTheThreadThatItPushedAside) {
   for (int round = 0; round < 5; ++round) {
     std::thread thread;

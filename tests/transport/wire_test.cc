@@ -16,6 +16,14 @@ std::vector<std::byte> frame_of(std::uint16_t records, std::size_t bytes) {
   return frame;
 }
 
+const FrameHeader& begin_frame(std::vector<std::byte>& frame, std::uint16_t records, std::uint32_t bytes) {
+  FrameHeader header;
+  header.records = records;
+  header.bytes = bytes;
+  std::memcpy(frame.data(), &header, sizeof header);
+  return *parse_header(frame);
+}
+
 TEST(Wire, ImmediateKeepsItsParts) {
   for (const std::uint32_t sequence : {0U, 1U, 4095U, 8191U, 8192U, 0xffffffffU}) {
     for (const std::uint16_t flow : {std::uint16_t{0}, std::uint16_t{77}, std::uint16_t{65535}}) {
@@ -60,21 +68,37 @@ TEST(Wire, RecordsComeBackAsWritten) {
   const std::uint64_t value = 42;
   body = FrameWriter::append(frame.data(), used, {RecordKind::signal, 1, 8, 0x10002, 3});
   std::memcpy(body, &value, 8);
-  FrameHeader header;
-  header.records = 2;
-  header.bytes = used;
-  RecordReader reader(frame, header);
-  const auto put = reader.next();
-  ASSERT_TRUE(put);
-  EXPECT_EQ(put->header.offset, 77U);
-  EXPECT_EQ(std::memcmp(put->body.data(), "abcde", 5), 0);
-  EXPECT_EQ(put->body.size(), 5U);
-  const auto signal = reader.next();
-  ASSERT_TRUE(signal);
-  EXPECT_EQ(signal->header.kind, RecordKind::signal);
-  EXPECT_EQ(std::memcmp(signal->body.data(), &value, 8), 0);
-  EXPECT_FALSE(reader.next());
+  RecordReader reader(begin_frame(frame, 2, used));
+  RecordReader::Record record;
+  ASSERT_TRUE(reader.next(record));
+  EXPECT_EQ(record.header.offset, 77U);
+  EXPECT_EQ(std::memcmp(record.body.data(), "abcde", 5), 0);
+  EXPECT_EQ(record.body.size(), 5U);
+  ASSERT_TRUE(reader.next(record));
+  EXPECT_EQ(record.header.kind, RecordKind::signal);
+  EXPECT_EQ(std::memcmp(record.body.data(), &value, 8), 0);
+  EXPECT_FALSE(reader.next(record));
   EXPECT_TRUE(reader.ok());
+}
+
+TEST(Wire, AReaderGoesOnWhereAnotherStood) {
+  std::vector<std::byte> frame(kFrameBytes);
+  std::uint32_t used = kRecordsAt;
+  for (std::uint16_t i = 0; i < 3; ++i)
+    FrameWriter::append(frame.data(), used, {RecordKind::put, 0, std::uint16_t(8 * i), 1, i});
+  const FrameHeader& header = begin_frame(frame, 3, used);
+  RecordReader first(header);
+  RecordReader::Record record;
+  ASSERT_TRUE(first.next(record));
+  RecordReader second(header, first.at(), 1);
+  EXPECT_EQ(second.left(), 2U);
+  ASSERT_TRUE(second.next(record));
+  EXPECT_EQ(record.header.offset, 1U);
+  EXPECT_EQ(record.body.size(), 8U);
+  ASSERT_TRUE(second.next(record));
+  EXPECT_EQ(record.header.offset, 2U);
+  EXPECT_FALSE(second.next(record));
+  EXPECT_TRUE(second.ok());
 }
 
 TEST(Wire, ReaderStopsAtARecordThatLeavesTheFrame) {
@@ -83,11 +107,9 @@ TEST(Wire, ReaderStopsAtARecordThatLeavesTheFrame) {
   FrameWriter::append(frame.data(), used, {RecordKind::put, 0, 8, 1, 0});
   RecordHeader bad{RecordKind::put, 0, 500, 1, 0};
   std::memcpy(frame.data() + kRecordsAt, &bad, sizeof bad);
-  FrameHeader header;
-  header.records = 1;
-  header.bytes = 64;
-  RecordReader reader(frame, header);
-  EXPECT_FALSE(reader.next());
+  RecordReader reader(begin_frame(frame, 1, 64));
+  RecordReader::Record record;
+  EXPECT_FALSE(reader.next(record));
   EXPECT_FALSE(reader.ok());
 }
 

@@ -12,6 +12,7 @@
 namespace railyard {
 namespace {
 
+using test::AnyMemory;
 using test::Gpu;
 using test::GpuMemory;
 
@@ -27,34 +28,6 @@ std::vector<std::byte> bytes_of(std::size_t bytes, std::uint64_t seed) {
 std::vector<std::size_t> some_sizes() {
   return {1, 7, 8, 64, 1000, 1024, 1025, 4096, 8193, 65536, 262143, 262144, 262145, 1 << 20, kWindow};
 }
-
-/// Memory of either kind that the test fills and reads.
-class AnyMemory {
- public:
-  AnyMemory(const Gpu& gpu, bool on_device, std::size_t bytes) {
-    if (on_device)
-      device_ = std::make_unique<GpuMemory>(gpu, bytes);
-    else
-      host_.resize(bytes);
-  }
-  std::byte* data() { return device_ ? device_->data() : host_.data(); }
-  std::span<std::byte> span() { return {data(), device_ ? device_->size() : host_.size()}; }
-  void fill(const std::vector<std::byte>& from, std::size_t at = 0) {
-    if (device_)
-      device_->fill(from, at);
-    else
-      std::copy(from.begin(), from.end(), host_.begin() + static_cast<std::ptrdiff_t>(at));
-  }
-  std::vector<std::byte> read(std::size_t at, std::size_t bytes) {
-    if (device_) return device_->read(at, bytes);
-    const auto from = host_.begin() + static_cast<std::ptrdiff_t>(at);
-    return {from, from + static_cast<std::ptrdiff_t>(bytes)};
-  }
-
- private:
-  std::unique_ptr<GpuMemory> device_;
-  std::vector<std::byte> host_;
-};
 
 /// Where the caller's memory and the windows of the two ranks lie.
 struct Mix {

@@ -11,8 +11,8 @@
 
 #include "base/fd.hpp"
 #include "base/random.hpp"
-#include "fabric/shm/layout.hpp"
 #include "process_world.hpp"
+#include "shm/layout.hpp"
 
 namespace railyard {
 namespace {
@@ -39,9 +39,9 @@ bool has_object_of(pid_t process) {
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     if (!entry.path().filename().string().starts_with("railyard-")) continue;
     const Fd file(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
-    fabric::shm::ObjectHeader header;
+    shm::ObjectHeader header;
     const bool whole = file && ::pread(file.get(), static_cast<void*>(&header), sizeof header, 0) == sizeof header;
-    if (whole && header.magic == fabric::shm::kMagic && header.pid == process) return true;
+    if (whole && header.magic == shm::kMagic && header.pid == process) return true;
   }
   return false;
 }

@@ -79,6 +79,57 @@ INSTANTIATE_TEST_SUITE_P(
                       Way{"ShmRelaxed", "shm", false, Order::relaxed}, Way{"ShmGet", "shm", true, Order::ordered}),
     [](const auto& info) { return std::string(info.param.name); });
 
+struct SmallWay {
+  const char* name;
+  const char* driver;
+  bool get;
+};
+
+class SmallBytesMoved : public ::testing::TestWithParam<SmallWay> {};
+
+/// One at a time, so that each has an acknowledgement of its own: what goes back is as much a part of the traffic.
+TEST_P(SmallBytesMoved, WhatOneSideSentTheOtherReceived) {
+  constexpr int kSmall = 2000;
+  const SmallWay& way = GetParam();
+  Settings settings = loopback_settings(2);
+  settings.driver = way.driver;
+  if (settings.driver == "shm") {
+    settings.shared_memory = "on";
+    settings.interfaces = "";
+  }
+  std::array<std::atomic<std::uint64_t>, 2> sent{};
+  std::array<std::atomic<std::uint64_t>, 2> received{};
+  run_ranks(2, settings, [&](World& world) {
+    std::vector<std::byte> memory(4096);
+    auto window = must(Window::adopt(world, memory));
+    std::uint64_t word = 1;
+    for (int i = 0; i < kSmall && world.rank() == 0; ++i) {
+      const std::uint64_t at = 8U * static_cast<unsigned>(i % 500);
+      must(window.wait(way.get ? must(window.get(1, at, &word, sizeof word))
+                               : must(window.put_signal(1, at, &word, sizeof word, {0, 1}))));
+    }
+    must(window.barrier());
+    const auto rank = static_cast<std::size_t>(world.rank());
+    sent[rank] = total(world, &RailStatistics::bytes_sent);
+    received[rank] = total(world, &RailStatistics::bytes_received);
+    must(window.barrier());
+    must(window.close());
+  });
+  for (const std::size_t from : {0U, 1U}) {
+    const auto gone = static_cast<double>(sent[from]);
+    const auto come = static_cast<double>(received[1 - from]);
+    // What the barrier itself sends may still be on its way when one side looks: that is a few messages.
+    EXPECT_NEAR(gone, come, 0.01 * std::max(gone, come) + 512) << "from rank " << from;
+  }
+  EXPECT_GE(sent[1], kSmall * sizeof(std::uint64_t)) << "what was asked for, or acknowledgements";
+  EXPECT_TRUE(way.get || sent[0] >= kSmall * sizeof(std::uint64_t));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, SmallBytesMoved,
+                         ::testing::Values(SmallWay{"TcpPut", "tcp", false}, SmallWay{"TcpGet", "tcp", true},
+                                           SmallWay{"ShmPut", "shm", false}, SmallWay{"ShmGet", "shm", true}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 TEST(BytesCounted, ARailThatCannotSeeAllSaysSo) {
   Settings settings = loopback_settings(1);
   const bool all = !on_verbs();

@@ -184,6 +184,41 @@ TEST_F(Telemetry, EachWindowCountsWhatItWasUsedFor) {
   EXPECT_TRUE(empty());
 }
 
+std::uint64_t sampled(const telemetry::Snapshot& from, std::string_view group, std::string_view field) {
+  std::uint64_t sum = 0;
+  for (const auto* record : from.of(group)) sum += from.distribution(*record, field).count;
+  return sum;
+}
+
+TEST_F(Telemetry, SmallPutsAloneTimeTheirRailsAndLinks) {
+  constexpr std::uint64_t kTimes = 2000;
+  run_ranks(2, settings(), [&](World& world) {
+    auto window = must(Window::allocate(world, 4096));
+    if (world.rank() == 0) {
+      std::uint64_t word = 1;
+      telemetry::Snapshot seen;
+      // The histograms are there once the links have been published for the first time.
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      do {
+        must(window.wait(must(window.put_signal(1, 0, &word, 8, {0, 1}))));
+        world.progress();
+        seen = look();
+      } while (seen.of("link").empty() && std::chrono::steady_clock::now() < until);
+      const std::uint64_t before = sampled(seen, "rail", "frame_latency");
+      for (std::uint64_t i = 0; i < kTimes; ++i) must(window.wait(must(window.put_signal(1, 0, &word, 8, {0, 1}))));
+      seen = look();
+      EXPECT_GT(sampled(seen, "rail", "frame_latency"), before + kTimes / 500);
+      EXPECT_GT(sampled(seen, "link", "frame_latency"), kTimes / 500);
+      // One in 256, and the next one after each publish.
+      EXPECT_LT(sampled(seen, "rail", "frame_latency"), before + kTimes / 2);
+      EXPECT_EQ(sampled(seen, "rail", "chunk_latency"), 0U) << "there was no chunk";
+      EXPECT_EQ(sampled(seen, "link", "chunk_latency"), 0U);
+    }
+    must(window.barrier());
+    must(window.close());
+  });
+}
+
 TEST_F(Telemetry, CountsDirectStores) {
   run_processes(
       2,
@@ -278,6 +313,46 @@ TEST_F(Telemetry, AStalledWaitIsShownAndReportedOnce) {
     must(window.barrier());
     const telemetry::Snapshot seen = look();
     EXPECT_GE(total(seen, "context", "stalls"), 1U);
+    must(window.barrier());
+    must(window.close());
+  });
+}
+
+/// The number in front of " s", after that text; -1: it is not there.
+double seconds_after(const std::string& line, std::string_view text) {
+  const std::size_t at = line.find(text);
+  return at == std::string::npos ? -1 : std::strtod(line.c_str() + at + text.size(), nullptr);
+}
+
+/// Nobody makes a pass while all sleep, and time goes on.
+TEST_F(Telemetry, AStalledWaitTellsHowLongAgoThingsReallyWere) {
+  Settings made = settings();
+  made.stall_ms = 600;
+  made.log = "warn";
+  std::atomic<bool> over{false};
+  run_ranks(2, made, [&](World& world) {
+    auto window = must(Window::allocate(world, 4096));
+    std::uint64_t value = 1;
+    must(window.put_signal(1 - world.rank(), 0, &value, 8, {0, 1}));
+    must(window.wait_signal(0, Comparison::equal, 1));
+    must(window.barrier());
+    if (world.rank() == 1) {
+      StallLines stalls;
+      const auto waited = window.wait_signal(0, Comparison::equal, 7, Deadline::in(std::chrono::milliseconds(900)), 0);
+      EXPECT_EQ(waited.status(), Status::timeout);
+      const auto lines = stalls.get("wait_signal");
+      over = true;
+      over.notify_all();
+      const std::string line = lines.empty() ? "" : lines[0];
+      const double stalled = seconds_after(line, "stalled for ");
+      EXPECT_GT(stalled, 0) << line;
+      EXPECT_GE(seconds_after(line, "has been up since "), 0.8 * stalled) << line;
+      // Once a second whoever waits asks whether the other is still there, and has an answer.
+      const bool asked = stalled > 0.9;
+      EXPECT_TRUE(asked || seconds_after(line, "last message from rank 0 ") >= 0.8 * stalled) << line;
+    } else {
+      over.wait(false);
+    }
     must(window.barrier());
     must(window.close());
   });

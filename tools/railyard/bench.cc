@@ -85,6 +85,7 @@ Result<std::size_t> parse_size(Test test, const std::string& text) {
 Result<void> complete_options(Line& line) {
   line.options.test = kTests.at(line.test);
   line.options.beside_raw = line.beside == "raw";
+  line.options.beside_socket = line.beside == "socket";
   for (const std::string& text : line.sizes) {
     auto size = parse_size(line.options.test, text);
     if (!size) return std::move(size.error());
@@ -195,9 +196,12 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   bench->add_option("--sizes", line->sizes, "Bytes of one operation: 8,64K,1M (default: by test)")
       ->delimiter(',')
       ->type_name("LIST");
-  bench->add_option("--beside", line->beside, "raw: bare libfabric calls of the same kind, in turn with ours")
-      ->check(CLI::IsMember({"raw"}))
-      ->type_name("raw");
+  bench
+      ->add_option("--beside", line->beside,
+                   "raw: bare libfabric calls of the same kind, in turn with ours; socket: a "
+                   "bare, spinning TCP socket on the first rail's interface")
+      ->check(CLI::IsMember({"raw", "socket"}))
+      ->type_name("raw|socket");
   bench->add_option("--rounds", line->options.rounds, "Measured rounds of each side; figures are medians")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str()

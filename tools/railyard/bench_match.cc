@@ -91,6 +91,9 @@ Result<std::unique_ptr<BenchMatch>> BenchMatch::open(const BenchOptions& options
   if (options.beside_raw) {
     if (auto opened = match->open_raw(settings); !opened) return std::move(opened.error());
   }
+  if (options.beside_socket) {
+    if (auto opened = match->open_socket(settings); !opened) return std::move(opened.error());
+  }
   match->serials_.resize(match->contestants().size());
   return match;
 }
@@ -134,9 +137,36 @@ Result<void> BenchMatch::connect_raw() {
   return pair_rails(raw_, peers, referee_.rank());
 }
 
+Result<void> BenchMatch::open_socket(const Settings& settings) {
+  raw_exposed_.resize(memory_for(options_));
+  raw_buffer_.resize(memory_for(options_));
+  // A rail is called "tcp eth0 10.0.0.1".
+  const std::string rail = world_.statistics().rails.front().name;
+  auto opened =
+      bench::RawSocket::open(rail.substr(rail.rfind(' ') + 1), raw_exposed_, raw_buffer_, settings.timeout_ms);
+  if (opened) socket_ = std::move(*opened);
+  if (auto both = referee_.verdict(socket_ ? Result<void>{} : Result<void>(std::move(opened.error()))); !both)
+    return both;
+  return referee_.verdict(connect_socket());
+}
+
+Result<void> BenchMatch::connect_socket() {
+  ByteWriter mine;
+  mine.text(socket_->address());
+  mine.u32(socket_->port());
+  auto theirs = referee_.exchange(mine.bytes());
+  if (!theirs) return std::move(theirs.error());
+  ByteReader in(*theirs);
+  const std::string address = in.text();
+  const std::uint32_t port = in.u32();
+  if (!in.done()) return Error(Status::version_mismatch, "the ranks of this bench run different programs");
+  return socket_->connect(referee_.rank(), address, static_cast<std::uint16_t>(port));
+}
+
 std::vector<Contestant*> BenchMatch::contestants() const {
   std::vector<Contestant*> all{ours_.get()};
   for (const auto& rail : raw_) all.push_back(rail.get());
+  if (socket_) all.push_back(socket_.get());
   return all;
 }
 
@@ -278,6 +308,7 @@ Result<BenchReport> BenchMatch::run() {
 
 Result<void> BenchMatch::close() {
   raw_.clear();
+  socket_.reset();
   return ours_->close();
 }
 

@@ -1,4 +1,5 @@
-/// The rounds of one bench: Railyard and, if asked, bare libfabric on every rail, in turn, with medians.
+/// The rounds of one bench: Railyard and, if asked, bare libfabric on every rail or a bare socket, in turn, with
+/// medians.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 
 #include "bench/ours.hpp"
 #include "bench/raw_libfabric.hpp"
+#include "bench/raw_socket.hpp"
 #include "bench/referee.hpp"
 #include "railyard/bootstrap.hpp"
 #include "railyard/settings.hpp"
@@ -22,7 +24,8 @@ struct BenchOptions {
   std::vector<std::size_t> sizes;
   std::uint32_t rounds = 7;
   std::uint32_t round_ms = 0;
-  bool beside_raw = false;
+  bool beside_raw = false;     ///< bare libfabric
+  bool beside_socket = false;  ///< a bare socket on the first rail's interface
 };
 
 /// What one rail of rank 0 carried while its rounds ran, in MB/s of those rounds.
@@ -70,6 +73,8 @@ class BenchMatch {
   BenchMatch(const BenchOptions& options, World world, bench::Referee& referee);
   Result<void> open_raw(const Settings& settings);
   Result<void> connect_raw();
+  Result<void> open_socket(const Settings& settings);
+  Result<void> connect_socket();
   std::vector<bench::Contestant*> contestants() const;
 
   /// Rank 0: one round on both ranks; returns its seconds.
@@ -88,6 +93,7 @@ class BenchMatch {
   std::vector<std::byte> raw_exposed_;
   std::vector<std::byte> raw_buffer_;
   std::vector<std::unique_ptr<bench::RawRail>> raw_;
+  std::unique_ptr<bench::RawSocket> socket_;
   std::vector<std::uint64_t> serials_;  ///< rounds so far, by contestant
   std::int64_t began_ns_ = 0;
   std::int64_t shown_ns_ = 0;

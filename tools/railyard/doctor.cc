@@ -81,14 +81,17 @@ int run_doctor(const DoctorLine& line) {
   for (const std::string& peer : line.peers)
     findings.push_back(check_peer(peer, line.timeout_ms, ports ? *ports : PortRange()));
   const bool in_world = host.is_this_host() && parsed && inside_a_world(settings);
+  int rank = settings.rank;
   if (in_world) {
-    if (auto met = check_ranks(host, settings, line.timeout_ms, findings); !met)
+    const auto met = check_ranks(host, settings, line.timeout_ms, findings);
+    if (met) rank = *met;
+    if (!met)
       findings.push_back({"rendezvous", Verdict::fail, met.error().text(), "The ranks of this job do not meet.",
                           "See the error; RAILYARD_RENDEZVOUS must be an address of rank 0 that all hosts reach"});
   }
   const std::size_t bad = count(findings, Verdict::fail) + (line.strict ? count(findings, Verdict::warn) : 0);
   const int exit_code = bad == 0 ? kExitOk : kExitFailed;
-  if (line.json != "-") print_findings(findings, line.all, in_world ? settings.rank : -1);
+  if (line.json != "-") print_findings(findings, line.all, in_world ? rank : -1);
   if (!line.json.empty()) {
     if (auto written = write_text(line.json, doctor_json(findings, exit_code)); !written)
       return report_error("doctor", written.error());
@@ -123,9 +126,9 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
   doctor->footer(
       "As a rank of a world (railyard launch, mpirun, or RAILYARD_RANK and RAILYARD_RENDEZVOUS on each host) every "
       "rank\n"
-      "also tries to connect to every other by each of its NICs, so that a firewall between hosts shows, or a NIC "
-      "whose\n"
-      "MTU differs.\n"
+      "also connects to every other by each of its NICs and sends 64 KiB, so that a firewall between hosts shows, a "
+      "path\n"
+      "that loses long packets, a NIC whose MTU differs, or a route that leaves by another NIC.\n"
       "Examples:\n"
       "  railyard doctor\n"
       "  railyard doctor --all --json -\n"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/ports.hpp"
+#include "railyard/bootstrap.hpp"
 #include "railyard/settings.hpp"
 
 namespace railyard::tool {
@@ -64,10 +65,34 @@ void check_variables(const HostFiles& host, Findings& out);
 /// Of the process that runs this: rails that can be opened, libraries, what they did to signals.
 void check_software(const HostFiles& host, const Settings& settings, Findings& out);
 
-/// Whether a connection to `peer` ("host", "host:port") is let through. `ports`: what rails listen at.
-/// `from`: the address of ours to connect from; empty: whichever the kernel takes.
-Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& ports = {}, const std::string& from = {});
-/// As a rank of a world: whether all others are reached, by each NIC that rails may use.
-Result<void> check_ranks(const HostFiles& host, const Settings& settings, int timeout_ms, Findings& out);
+/// How a connection leaves.
+struct PeerWay {
+  std::string address;    ///< of ours; empty: whichever the kernel takes
+  std::string device;     ///< the NIC that it is bound to, as rails do where they may; empty: none
+  std::size_t bytes = 0;  ///< to send over it, for a PeerAnswers there
+};
+/// Whether a connection to `peer` ("host", "host:port") is let through. `ports`: what rails listen at. Where bytes are
+/// to be sent and do not arrive, the finding is of the check `path-mtu`.
+Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& ports = {}, const PeerWay& way = {});
+
+/// What the kernel's routes say of the way from a NIC of ours to one of a peer.
+struct RouteSeen {
+  std::size_t rank = 0;
+  std::string own;          ///< the NIC
+  std::string own_address;  ///< its
+  std::string peer;         ///< the NIC there
+  std::string peer_address;
+  std::string device;      ///< by which packets leave
+  bool libfabric = false;  ///< a rail of libfabric is on the NIC, else one of tcp
+  bool may_bind = true;    ///< the kernel lets sockets be bound to a device
+};
+/// For a way that leaves by another NIC than the rail's own.
+Finding judge_route(const RouteSeen& route);
+
+/// As a rank of a world: whether all others are reached, also by long packets, by each NIC that rails may use. Returns
+/// which rank this is.
+Result<int> check_ranks(const HostFiles& host, const Settings& settings, int timeout_ms, Findings& out);
+/// Part of it: the same for RDMA ports, where verbs rails would be opened. All ranks take part.
+Result<void> check_rdma_ranks(Bootstrap& bootstrap, const Settings& settings, int timeout_ms, Findings& out);
 
 }  // namespace railyard::tool

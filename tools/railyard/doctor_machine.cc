@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "doctor_checks.hpp"
-#include "fabric/shm/layout.hpp"
+#include "shm/layout.hpp"
 #include "text.hpp"
 
 namespace railyard::tool {
@@ -89,9 +89,9 @@ void check_shared_memory_leftovers(const HostFiles& host, Findings& out) {
     std::error_code failure;
     if (!name.starts_with("railyard-") || !std::filesystem::is_regular_file(host.path("dev/shm/" + name), failure))
       continue;
-    fabric::shm::ObjectHeader header;
+    shm::ObjectHeader header;
     std::ifstream in(host.path("dev/shm/" + name), std::ios::binary);
-    if (!in.read(reinterpret_cast<char*>(&header), sizeof header) || header.magic != fabric::shm::kMagic) continue;
+    if (!in.read(reinterpret_cast<char*>(&header), sizeof header) || header.magic != shm::kMagic) continue;
     // A process of another container may have the same number: one that lives is never called dead, at worst a dead
     // one is missed.
     if (!host.exists(fmt::format("proc/{}", header.pid))) left.push_back(name);

@@ -209,11 +209,32 @@ void check_gpu_memory(const HostFiles& host, Findings& out) {
   out.push_back(std::move(finding));
 }
 
-void check_iommu(const HostFiles& host, Findings& out) {
+/// The domain types of the devices that move our bytes: "identity" passes through, "DMA" and "DMA-FQ" translate.
+std::vector<std::string> iommu_domains(const HostFiles& host) {
+  std::vector<std::string> types;
+  const auto add = [&](const std::string& group) {
+    if (auto type = host.read(group + "/type"); type && !type->empty()) types.push_back(std::move(*type));
+  };
+  for (const std::string& device : host.rdma_devices()) add("sys/class/infiniband/" + device + "/device/iommu_group");
+  for (const std::string& gpu : host.list("proc/driver/nvidia/gpus"))
+    add("sys/bus/pci/devices/" + gpu + "/iommu_group");
+  if (!types.empty()) return types;
+  for (const std::string& group : host.list("sys/kernel/iommu_groups")) add("sys/kernel/iommu_groups/" + group);
+  return types;
+}
+
+/// The command line is asked only where the kernel does not tell what it made of it : the default is a choice of
+/// whoever built it.
+bool iommu_passes_through(const HostFiles& host) {
+  const auto types = iommu_domains(host);
+  if (!types.empty()) return std::ranges::none_of(types, [](const auto& type) { return type.starts_with("DMA"); });
   const std::string line = " " + host.read("proc/cmdline").value_or("") + " ";
+  return line.find(" iommu=pt ") != std::string::npos || line.find("iommu.passthrough=1") != std::string::npos;
+}
+
+void check_iommu(const HostFiles& host, Findings& out) {
   const bool used = !host.list("sys/kernel/iommu_groups").empty();
-  const bool through =
-      line.find(" iommu=pt ") != std::string::npos || line.find("iommu.passthrough=1") != std::string::npos;
+  const bool through = used && iommu_passes_through(host);
   Finding finding{"iommu", Verdict::ok, !used ? "off" : through ? "passes devices through" : "translates", "", ""};
   if (host.rdma_devices().empty() && !host.has_nvidia_gpus()) {
     finding.verdict = Verdict::not_applicable;

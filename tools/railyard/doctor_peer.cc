@@ -2,16 +2,22 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/sockios.h>
 #include <netdb.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
 
 #include "base/fd.hpp"
 #include "doctor_checks.hpp"
+#include "fabric/tcp/socket.hpp"
+#include "text.hpp"
 
 namespace railyard::tool {
 
@@ -38,28 +44,72 @@ Target parse_peer(const std::string& peer, const PortRange& ports) {
   return target;
 }
 
+using PeerClock = std::chrono::steady_clock;
+
+/// Whether `events` came in time.
+bool wait_for(int socket, short events, PeerClock::time_point end) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - PeerClock::now()).count();
+  pollfd wait{socket, events, 0};
+  return ::poll(&wait, 1, static_cast<int>(std::max<std::int64_t>(left, 0))) > 0;
+}
+
 /// 0: connected; else an errno.
-int try_to_connect(const addrinfo& address, int timeout_ms, const std::string& from) {
-  const Fd socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) return errno;
-  if (!from.empty()) {
+int try_to_connect(int socket, const addrinfo& address, PeerClock::time_point end, const PeerWay& way) {
+  // As a rail does: where the kernel does not let us, its routes decide.
+  if (!way.device.empty()) (void)fabric::tcp::bind_to_device(socket, way.device);
+  if (!way.address.empty()) {
     sockaddr_in local{};
     local.sin_family = AF_INET;
-    if (::inet_pton(AF_INET, from.c_str(), &local.sin_addr) != 1) return EINVAL;
-    if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&local), sizeof local) != 0) return errno;
+    if (::inet_pton(AF_INET, way.address.c_str(), &local.sin_addr) != 1) return EINVAL;
+    if (::bind(socket, reinterpret_cast<const sockaddr*>(&local), sizeof local) != 0) return errno;
   }
-  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
-  pollfd wait{socket.get(), POLLOUT, 0};
-  if (::poll(&wait, 1, timeout_ms) <= 0) return ETIMEDOUT;
+  if (!wait_for(socket, POLLOUT, end)) return ETIMEDOUT;
   int code = 0;
   socklen_t length = sizeof code;
-  return ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &code, &length) == 0 ? code : errno;
+  return ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &code, &length) == 0 ? code : errno;
+}
+
+/// Sends so many bytes and waits for the answer. How many the other end's kernel had taken when it gave up; nothing:
+/// the answer came.
+std::optional<std::size_t> unanswered(int socket, std::size_t bytes, PeerClock::time_point end) {
+  const std::vector<char> data(bytes);
+  std::size_t sent = 0;
+  for (bool waits = true; waits;) {
+    const ssize_t count = ::send(socket, data.data() + sent, bytes - sent, MSG_NOSIGNAL);
+    if (count < 0 && errno != EAGAIN && errno != EINTR) break;
+    if (count > 0) sent += static_cast<std::size_t>(count);
+    if (sent == bytes) break;
+    waits = wait_for(socket, POLLOUT, end);
+  }
+  char answer = 0;
+  if (sent == bytes && wait_for(socket, POLLIN, end) && ::recv(socket, &answer, 1, 0) == 1) return std::nullopt;
+  int underway = 0;  // not acknowledged
+  if (::ioctl(socket, SIOCOUTQ, &underway) != 0) underway = 0;
+  return sent - std::min(sent, static_cast<std::size_t>(std::max(underway, 0)));
+}
+
+/// Of a connection that stands.
+Finding judge_bytes(const std::string& where, int socket, std::size_t bytes, PeerClock::time_point end) {
+  const auto arrived = bytes == 0 ? std::nullopt : unanswered(socket, bytes, end);
+  const std::string size = readable_bytes(static_cast<double>(bytes));
+  if (!arrived)
+    return {"peer", Verdict::ok, where + " accepts connections" + (bytes == 0 ? "" : fmt::format(", {} arrived", size)),
+            "", ""};
+  if (*arrived >= bytes)
+    return {"peer", Verdict::fail, fmt::format("{} took {} and did not answer", where, size),
+            "Its process stands still, or the way back loses packets.", "Try again with a longer --timeout-ms"};
+  return {"path-mtu", Verdict::fail,
+          fmt::format("{} accepts connections, but of {} sent there {} arrived", where, size,
+                      *arrived == 0 ? "nothing" : readable_bytes(static_cast<double>(*arrived))),
+          "Short packets get through and long ones vanish: links come up and stand still at the first large message.",
+          "Give both NICs and every switch port between them the same MTU"};
 }
 
 }  // namespace
 
-Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& ports, const std::string& from) {
+Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& ports, const PeerWay& way) {
   const Target target = parse_peer(peer, ports);
   Finding finding{"peer", Verdict::ok, "", "", ""};
   addrinfo hints{};
@@ -70,10 +120,12 @@ Finding check_peer(const std::string& peer, int timeout_ms, const PortRange& por
             "Use an address, or put the name into DNS or /etc/hosts of every host"};
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(list, &::freeaddrinfo);
-  const int code = try_to_connect(*addresses, timeout_ms, from);
+  const auto end = PeerClock::now() + std::chrono::milliseconds(timeout_ms);
+  const Fd socket(::socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int code = !socket ? errno : try_to_connect(socket.get(), *addresses, end, way);
   const std::string where = fmt::format("{} port {}", target.host, target.port);
   if (code == 0) {
-    finding.found = where + " accepts connections";
+    finding = judge_bytes(where, socket.get(), way.bytes, end);
   } else if (code == ECONNREFUSED && !target.named) {
     finding.found = where + " is let through (nobody listens there, as is to be expected)";
   } else if (code == ECONNREFUSED) {

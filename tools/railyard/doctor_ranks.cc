@@ -11,13 +11,17 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <span>
 
 #include "base/bytes.hpp"
 #include "base/fd.hpp"
 #include "base/ports.hpp"
 #include "bootstrap/open.hpp"
+#include "doctor_answers.hpp"
 #include "doctor_checks.hpp"
 #include "fabric/interface_filter.hpp"
+#include "fabric/rail.hpp"
+#include "fabric/tcp/socket.hpp"
 
 namespace railyard::tool {
 
@@ -32,6 +36,7 @@ struct NicAddress {
   std::uint32_t mask = 0;
   std::uint32_t mtu = 0;  ///< 0: unknown
   bool loopback = false;
+  std::uint16_t port = 0;  ///< where the rank listens on it; 0: it cannot
 
   std::string text() const {
     const in_addr raw{htonl(address)};
@@ -43,7 +48,7 @@ struct NicAddress {
 /// What a rank tells the others.
 struct Offer {
   std::string host;
-  std::uint16_t port = 0;  ///< 0: it cannot listen
+  bool sockets = true;  ///< its rails need the kernel's network; false: they are verbs, which `rdma-peer` looks at
   std::vector<NicAddress> nics;
 };
 
@@ -79,21 +84,35 @@ std::vector<NicAddress> own_nics(const Settings& settings) {
   return nics;
 }
 
-/// At a port of RAILYARD_PORTS, so that what the firewall lets through is what is tried.
-Result<Fd> listen_for_peers(const PortRange& ports, std::uint16_t& port) {
+/// On each NIC by itself, bound to it where the kernel lets us, as rails listen; at ports of RAILYARD_PORTS, so that
+/// what the firewall lets through is what is tried.
+std::vector<Fd> listen_for_peers(const PortRange& ports, std::vector<NicAddress>& nics, Findings& out) {
   constexpr int kBacklog = 1024;
-  sockaddr_storage name{};
-  name.ss_family = AF_INET;
-  auto socket = listen_within(ports, name, sizeof(sockaddr_in), kBacklog,
-                              [] { return Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); });
-  if (socket) port = ntohs(reinterpret_cast<const sockaddr_in&>(name).sin_port);
-  return socket;
+  std::vector<Fd> listeners;
+  for (NicAddress& nic : nics) {
+    sockaddr_storage name{};
+    auto& address = reinterpret_cast<sockaddr_in&>(name);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(nic.address);
+    auto socket = listen_within(ports, name, sizeof address, kBacklog, [&] {
+      Fd made(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      if (made && !nic.loopback) (void)fabric::tcp::bind_to_device(made.get(), nic.name);
+      return made;
+    });
+    if (!socket) {
+      out.push_back({"ports", Verdict::fail, socket.error().message(), "Peers cannot connect to this rank.", ""});
+      continue;
+    }
+    nic.port = ntohs(address.sin_port);
+    listeners.push_back(std::move(*socket));
+  }
+  return listeners;
 }
 
 std::vector<std::byte> write_nics(const Offer& offer) {
   ByteWriter out;
   out.text(offer.host);
-  out.u16(offer.port);
+  out.u8(offer.sockets ? 1 : 0);
   out.u16(static_cast<std::uint16_t>(offer.nics.size()));
   for (const NicAddress& nic : offer.nics) {
     out.text(nic.name);
@@ -101,6 +120,7 @@ std::vector<std::byte> write_nics(const Offer& offer) {
     out.u32(nic.mask);
     out.u32(nic.mtu);
     out.u8(nic.loopback ? 1 : 0);
+    out.u16(nic.port);
   }
   return out.take();
 }
@@ -109,7 +129,7 @@ std::optional<Offer> read_nics(std::span<const std::byte> bytes) {
   ByteReader in(bytes);
   Offer offer;
   offer.host = in.text();
-  offer.port = in.u16();
+  offer.sockets = in.u8() != 0;
   const std::uint16_t count = in.u16();
   if (count > kMostNics) in.fail();
   for (std::uint16_t i = 0; i < count && in.ok(); ++i) {
@@ -119,6 +139,7 @@ std::optional<Offer> read_nics(std::span<const std::byte> bytes) {
     nic.mask = in.u32();
     nic.mtu = in.u32();
     nic.loopback = in.u8() != 0;
+    nic.port = in.u16();
     offer.nics.push_back(std::move(nic));
   }
   return in.done() ? std::optional(std::move(offer)) : std::nullopt;
@@ -136,21 +157,77 @@ const NicAddress* neighbour_of(const std::vector<NicAddress>& mine, const NicAdd
   return found == mine.end() ? nullptr : &*found;
 }
 
-void check_rank(std::size_t rank, const Offer& mine, const Offer& theirs, int timeout_ms, const PortRange& ports,
-                Findings& out) {
-  if (theirs.nics.empty()) {
+/// What all of a rank's tries have in common.
+struct RankTries {
+  const Offer& mine;
+  const std::vector<fabric::RailOffer>& rails;
+  int timeout_ms = 0;
+  const PortRange& ports;
+};
+
+/// What the kernel would do with packets that are not bound to a NIC. Nothing: it sends them by the rail's own.
+std::optional<RouteSeen> other_way(std::size_t rank, const NicAddress& own, const NicAddress& peer,
+                                   std::span<const fabric::RailOffer> rails) {
+  const auto endpoint = [](const NicAddress& nic) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(nic.address);
+    return fabric::tcp::Endpoint::from(reinterpret_cast<const sockaddr&>(address));
+  };
+  if (own.loopback) return std::nullopt;
+  const auto device = fabric::tcp::device_of_route(endpoint(own), endpoint(peer));
+  if (!device || *device == own.name || *device == "lo") return std::nullopt;  // lo: a rank of this host
+  const auto rail = std::ranges::find(rails, own.name, &fabric::RailOffer::domain);
+  if (rail == rails.end()) return std::nullopt;
+  const Fd scratch(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return RouteSeen{rank,
+                   own.name,
+                   own.text(),
+                   peer.name,
+                   peer.text(),
+                   *device,
+                   rail->driver == "ofi",
+                   scratch && fabric::tcp::bind_to_device(scratch.get(), own.name)};
+}
+
+/// Names both NICs in what `check_peer` found between them.
+void name_nics(Finding& finding, std::size_t rank, const NicAddress* own, const NicAddress& peer) {
+  const std::string way = own == nullptr ? "" : fmt::format(" from {}", own->name);
+  finding.found = fmt::format("rank {}: {}{}: {}", rank, peer.name, way, finding.found);
+  constexpr std::uint32_t kHeaders = 28;  // of IPv4 and ICMP
+  if (finding.check == "path-mtu" && own != nullptr && own->mtu > kHeaders)
+    finding.fix = fmt::format(
+        "Give {} (MTU {} here), {} (MTU {} there) and every switch port between them the same MTU; `ping -M do -s {} "
+        "-I {} {}` shows whether it passes",
+        own->name, own->mtu, peer.name, peer.mtu, own->mtu - kHeaders, own->name, peer.text());
+  if (finding.found.ends_with("nobody listens there")) {
+    finding.meaning = fmt::format(
+        "The rank listens there, on {} alone: packets for that address arrive at another NIC of its host, or a "
+        "firewall rejects them.",
+        peer.name);
+    finding.fix =
+        "A subnet for each NIC, or sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2 there; "
+        "open the ports of RAILYARD_PORTS";
+  }
+}
+
+void check_rank(std::size_t rank, const RankTries& tries, const Offer& theirs, Findings& out) {
+  if (theirs.nics.empty() && theirs.sockets) {
     out.push_back({"peer", Verdict::fail,
                    fmt::format("rank {} ({}) has no NIC with an IPv4 address", rank, theirs.host),
                    "No tcp rail reaches it.", "Give a NIC there an address; look at RAILYARD_INTERFACES there"});
   }
   for (const NicAddress& nic : theirs.nics) {
-    const NicAddress* const own = neighbour_of(mine.nics, nic);
-    const std::string way = own == nullptr ? "" : fmt::format(" from {}", own->name);
-    Finding finding =
-        check_peer(fmt::format("{}:{}", nic.text(), theirs.port), timeout_ms, ports, own == nullptr ? "" : own->text());
-    finding.found = fmt::format("rank {}: {}{}: {}", rank, nic.name, way, finding.found);
+    if (nic.port == 0) continue;
+    const NicAddress* const own = neighbour_of(tries.mine.nics, nic);
+    PeerWay way{"", "", PeerAnswers::kBytes};
+    if (own != nullptr) way = {own->text(), own->loopback ? "" : own->name, PeerAnswers::kBytes};
+    Finding finding = check_peer(fmt::format("{}:{}", nic.text(), nic.port), tries.timeout_ms, tries.ports, way);
+    name_nics(finding, rank, own, nic);
     out.push_back(std::move(finding));
-    if (own == nullptr || own->mtu == 0 || nic.mtu == 0 || own->mtu == nic.mtu) continue;
+    if (own == nullptr) continue;
+    if (const auto route = other_way(rank, *own, nic, tries.rails)) out.push_back(judge_route(*route));
+    if (own->mtu == 0 || nic.mtu == 0 || own->mtu == nic.mtu) continue;
     const bool smaller_here = own->mtu < nic.mtu;
     out.push_back(
         {"mtu", Verdict::warn,
@@ -163,25 +240,53 @@ void check_rank(std::size_t rank, const Offer& mine, const Offer& theirs, int ti
 
 }  // namespace
 
-Result<void> check_ranks(const HostFiles& host, const Settings& settings, int timeout_ms, Findings& out) {
+Finding judge_route(const RouteSeen& route) {
+  Finding finding{"routes", Verdict::ok,
+                  fmt::format("rank {}: packets from {} ({}) to {} there ({}) leave by {}", route.rank, route.own,
+                              route.own_address, route.peer, route.peer_address, route.device),
+                  "", ""};
+  if (!route.libfabric && route.may_bind) {
+    finding.found += fmt::format(" by the kernel's routes; tcp rails are bound to {} and leave by it", route.own);
+    return finding;
+  }
+  finding.verdict = route.libfabric ? Verdict::warn : Verdict::fail;
+  finding.meaning =
+      route.libfabric
+          ? fmt::format(
+                "libfabric's sockets follow the kernel's routes: {} carries nothing, and its bytes are those of "
+                "{} besides its own.",
+                route.own, route.device)
+          : "This kernel does not let sockets be bound to a device: no tcp rail uses this pair of NICs.";
+  finding.fix = fmt::format(
+      "A subnet for each NIC, or a routing table for each: `ip route add {0} dev {1} table N; ip rule add from {2} "
+      "table N`; `ip route get {0} from {2}` shows the way. {3}",
+      route.peer_address, route.own, route.own_address,
+      route.libfabric ? "RAILYARD_DRIVER=tcp does without" : "CAP_NET_RAW lets sockets be bound");
+  return finding;
+}
+
+Result<int> check_ranks(const HostFiles& host, const Settings& settings, int timeout_ms, Findings& out) {
   auto bootstrap = open_bootstrap(settings);
   if (!bootstrap) return std::move(bootstrap.error());
   auto ports = PortRange::parse(settings.ports);
   if (!ports) return std::move(ports.error());
-  Offer mine{host.read("proc/sys/kernel/hostname").value_or("?"), 0, own_nics(settings)};
-  const auto socket = listen_for_peers(*ports, mine.port);
-  if (!socket) {
-    out.push_back({"ports", Verdict::fail, socket.error().message(), "Peers cannot connect to this rank.", ""});
-  }
+  const auto rails = fabric::chosen_offers(settings);
+  const bool verbs = rails && rails->front().driver == "verbs";
+  Offer mine{host.read("proc/sys/kernel/hostname").value_or("?"), !verbs, own_nics(settings)};
+  const PeerAnswers answers(listen_for_peers(*ports, mine.nics, out));
   auto all = (*bootstrap)->allgather(write_nics(mine), {});
   if (!all) return std::move(all.error());
+  const std::vector<fabric::RailOffer> none;
+  const RankTries tries{mine, rails ? *rails : none, timeout_ms, *ports};
   for (std::size_t rank = 0; rank < all->size(); ++rank) {
     const auto theirs = read_nics((*all)[rank]);
-    if (static_cast<int>(rank) == (*bootstrap)->rank() || !theirs || theirs->port == 0) continue;
-    check_rank(rank, mine, *theirs, timeout_ms, *ports, out);
+    if (static_cast<int>(rank) == (*bootstrap)->rank() || !theirs) continue;
+    check_rank(rank, tries, *theirs, out);
   }
-  // Nobody closes its socket before all have tried.
-  return (*bootstrap)->barrier({});
+  if (auto tried = check_rdma_ranks(**bootstrap, settings, timeout_ms, out); !tried) return std::move(tried.error());
+  // Nobody closes its sockets before all have tried.
+  if (auto met = (*bootstrap)->barrier({}); !met) return std::move(met.error());
+  return (*bootstrap)->rank();
 }
 
 }  // namespace railyard::tool

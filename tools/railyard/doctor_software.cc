@@ -182,7 +182,8 @@ void check_rails(const Settings& settings, Findings& out) {
     return;
   }
   std::vector<std::string> names;
-  for (const fabric::RailOffer& offer : *offers) names.push_back(offer.driver + " " + offer.domain);
+  for (const fabric::RailOffer& offer : *offers)
+    names.push_back(offer.driver + " " + offer.domain + (offer.detail.empty() ? "" : " (" + offer.detail + ")"));
   Finding finding{"rails", Verdict::ok, fmt::format("{}", fmt::join(names, ", ")), "", ""};
   out.push_back(std::move(finding));
 }

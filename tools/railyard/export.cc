@@ -28,6 +28,10 @@ struct ExportOptions {
   std::string address = "127.0.0.1";
 };
 
+constexpr const char* kExportFooter = R"(Examples:
+  railyard export --prometheus                    all processes of this host, once
+  railyard export --prometheus --listen 9464      for a Prometheus that asks again and again)";
+
 volatile sig_atomic_t export_ended = 0;
 
 constexpr int kClientTimeout = 2000;  ///< milliseconds for a request to come and its answer to go
@@ -129,6 +133,7 @@ int run_export(const ExportOptions& options) {
 void add_export_command(CLI::App& app, int& exit_code) {
   auto line = std::make_shared<ExportOptions>();
   CLI::App* const command = app.add_subcommand("export", "Telemetry of this host's processes for other software");
+  command->footer(kExportFooter);
   command->add_flag("--prometheus", line->prometheus, "In the text format of Prometheus")->required();
   auto* const port = command->add_option("--listen", line->port, "Serve it at http://ADDRESS:PORT/metrics; 0: any port")
                          ->type_name("PORT")

@@ -52,7 +52,6 @@ Exit codes: 0 all well; 1 the run found a failure; 2 an argument or a setting ma
 int run(int argc, char** argv) {
   CLI::App app{"Railyard: one-sided data movement over every path between the processes of a cluster", "railyard"};
   app.set_version_flag("--version", std::string("railyard ") + RAILYARD_VERSION);
-  app.footer(kFooter);
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
 
@@ -68,6 +67,7 @@ int run(int argc, char** argv) {
   add_export_command(app, exit_code);
   add_trace_command(app, exit_code);
   add_nvshmem_env_command(app, exit_code);
+  app.footer(kFooter);  // after the subcommands, which would take it over
 
   if (const std::string problem = unknown_subcommand(app, argc, argv); !problem.empty()) {
     fmt::print(stderr, "railyard: {}\nRun with --help for more information.\n", problem);

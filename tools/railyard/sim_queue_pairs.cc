@@ -93,7 +93,7 @@ void print_counts(const std::vector<Count>& counts) {
   fmt::print("{}", table.text());
 }
 
-constexpr double kWidth = 1000;
+constexpr double kWidth = 1060;  // the names of curves are to the right of them
 constexpr double kHeight = 470;
 constexpr double kLeft = 90;
 constexpr double kRight = 740;

@@ -28,6 +28,12 @@ struct TopOptions {
   bool clean = false;
 };
 
+constexpr const char* kTopFooter = R"(Examples:
+  railyard top                                     live; s orders, d shows more, p pauses, q ends
+  railyard top --once --show links                 routes and links of each process, once
+  railyard top --once --show latency --interval 0  how long operations took since the processes began
+  railyard top --json - --pid 4711                 all that one process publishes)";
+
 volatile sig_atomic_t top_ended = 0;
 
 /// The terminal without echo and lines, on its second screen; as it was before when this ends.
@@ -90,11 +96,13 @@ class Screen {
 char next_key(double seconds) {
   pollfd input{STDIN_FILENO, POLLIN, 0};
   if (::poll(&input, 1, static_cast<int>(seconds * 1000)) <= 0) return 0;
-  char bytes[8]{};
-  const ssize_t got = ::read(STDIN_FILENO, bytes, sizeof bytes);
+  // One at a time: several may have come since the last look.
+  char key = 0;
+  const ssize_t got = ::read(STDIN_FILENO, &key, 1);
   if (got <= 0) return (input.revents & (POLLHUP | POLLERR)) != 0 || got == 0 ? 'q' : '\0';
-  if (got >= 3 && bytes[0] == '\x1b') return bytes[2] == 'A' ? 'u' : bytes[2] == 'B' ? 'n' : '\0';
-  return bytes[0];
+  char arrow[2]{};
+  if (key != '\x1b' || ::read(STDIN_FILENO, arrow, sizeof arrow) != sizeof arrow) return key;
+  return arrow[1] == 'A' ? 'u' : arrow[1] == 'B' ? 'n' : '\0';
 }
 
 template <typename Choice>
@@ -186,7 +194,8 @@ int run_top(const TopOptions& options) {
     return kExitOk;
   }
   TopView view;
-  for (const auto order : {TopOrder::pid, TopOrder::sent, TopOrder::received, TopOrder::operations})
+  for (const auto order :
+       {TopOrder::pid, TopOrder::sent, TopOrder::received, TopOrder::operations, TopOrder::outstanding})
     if (options.sort == to_string(order)) view.order = order;
   for (const auto detail :
        {TopDetail::processes, TopDetail::rails, TopDetail::links, TopDetail::windows, TopDetail::latency})
@@ -201,6 +210,7 @@ int run_top(const TopOptions& options) {
 void add_top_command(CLI::App& app, int& exit_code) {
   auto line = std::make_shared<TopOptions>();
   CLI::App* const top = app.add_subcommand("top", "Watch all Railyard processes of this host");
+  top->footer(kTopFooter);
   top->add_flag("--once", line->once, "Print once and end; so it is where the output is no terminal");
   top->add_option("--json", line->json, "Write everything once as JSON to FILE; -: the standard output")
       ->type_name("FILE");
@@ -209,7 +219,7 @@ void add_top_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   top->add_option("--pid", line->host.pid, "Only this process")->check(CLI::PositiveNumber);
   top->add_option("--sort", line->sort, "Order of the processes")
-      ->check(CLI::IsMember({"pid", "sent", "received", "operations"}))
+      ->check(CLI::IsMember({"pid", "sent", "received", "operations", "under-way"}))
       ->capture_default_str();
   top->add_option("--show", line->show, "What is shown of each")
       ->check(CLI::IsMember({"processes", "rails", "links", "windows", "latency"}))

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <ctime>
+#include <iterator>
 
 #include "json.hpp"
 #include "telemetry/schema.hpp"
@@ -20,7 +21,8 @@ using telemetry::Kind;
 using telemetry::RecordInfo;
 using telemetry::Snapshot;
 
-constexpr double kStale = 2.0;  ///< seconds without a publish that are worth telling
+constexpr double kStale = 2.0;           ///< seconds without a publish that are worth telling
+constexpr std::ptrdiff_t kMostDead = 4;  ///< processes that were killed, shown beside those that live
 
 /// One process at two moments.
 class Change {
@@ -90,7 +92,10 @@ std::string number_text(const Change& change, double number) {
 }
 std::string count_text(std::int64_t count) { return count == 0 ? "-" : fmt::format("{}", count); }
 
-double seconds_since(std::int64_t then, std::int64_t now) { return static_cast<double>(now - then) * 1e-9; }
+/// Not below 0: what is read after the clock was may be younger than `now`.
+double seconds_since(std::int64_t then, std::int64_t now) {
+  return static_cast<double>(std::max<std::int64_t>(0, now - then)) * 1e-9;
+}
 
 std::string waits_text(const Snapshot& from, std::int64_t at) {
   for (const RecordInfo* context : from.of("context")) {
@@ -169,6 +174,9 @@ std::string rails_table(const std::vector<std::pair<const SeenProcess*, Change>>
                {"received", kRight},
                {"in flight", kRight},
                {"delivers", kRight},
+               {"retries", kRight},
+               {"suspected", kRight},
+               {"failovers", kRight},
                {"links"}});
   for (const auto& [process, change] : all) {
     const Snapshot& now = process->now;
@@ -179,7 +187,10 @@ std::string rails_table(const std::vector<std::pair<const SeenProcess*, Change>>
                  std::string(rail->label("device")), rate_text(change, change.rate(*rail, "bytes_sent")),
                  rate_text(change, change.rate(*rail, "bytes_received")),
                  in_flight == 0 ? "-" : readable_bytes(static_cast<double>(in_flight)),
-                 rate > 0 && std::isfinite(rate) ? readable_bytes(rate) + "/s" : "-", links_text(now, *rail)});
+                 rate > 0 && std::isfinite(rate) ? readable_bytes(rate) + "/s" : "-",
+                 count_text(now.signed_value(*rail, "segments_replayed")),
+                 count_text(now.signed_value(*rail, "links_suspected")),
+                 count_text(now.signed_value(*rail, "links_lost")), links_text(now, *rail)});
     }
     for (const RecordInfo* context : now.of("context")) {
       const double put = change.rate(*context, "direct_bytes_put");
@@ -188,17 +199,27 @@ std::string rails_table(const std::vector<std::pair<const SeenProcess*, Change>>
                                 change.rate(*context, "direct_atomics");
       if (operations == 0 && now.value(*context, "direct_puts") == 0) continue;
       table.add({who(now), std::string(context->label("context")), "", "direct stores and loads",
-                 rate_text(change, put), rate_text(change, got), "", "",
+                 rate_text(change, put), rate_text(change, got), "", "", "", "", "",
                  fmt::format("{} operations", number_text(change, operations))});
     }
   }
   return table.text();
 }
 
+/// "shared 1", "own, class 4".
+std::string links_of(const RecordInfo& link) {
+  const std::string_view service_class = link.label("class");
+  std::string text(link.label("links"));
+  if (!service_class.empty() && service_class != "0") text += fmt::format(", class {}", service_class);
+  return text;
+}
+
 std::string links_table(const std::vector<std::pair<const SeenProcess*, Change>>& all) {
   constexpr auto kRight = Table::Align::right;
   Table table({{"process"},
                {"peer"},
+               {"route", kRight},
+               {"links"},
                {"rail", kRight},
                {"to rail", kRight},
                {"state"},
@@ -211,9 +232,9 @@ std::string links_table(const std::vector<std::pair<const SeenProcess*, Change>>
     const Snapshot& now = process->now;
     for (const RecordInfo* link : now.of("link")) {
       const double rate = now.real(*link, "rate");
-      table.add({who(now), std::string(link->label("peer")), std::string(link->label("rail")),
-                 std::string(link->label("remote_rail")), link_state(now.value(*link, "state")),
-                 rate_text(change, change.rate(*link, "bytes_delivered")),
+      table.add({who(now), std::string(link->label("peer")), std::string(link->label("route")), links_of(*link),
+                 std::string(link->label("rail")), std::string(link->label("remote_rail")),
+                 link_state(now.value(*link, "state")), rate_text(change, change.rate(*link, "bytes_delivered")),
                  readable_bytes(static_cast<double>(now.value(*link, "bytes_in_flight"))),
                  count_text(now.signed_value(*link, "frames_in_flight")),
                  rate > 0 && std::isfinite(rate) ? readable_bytes(rate) + "/s" : "-",
@@ -223,6 +244,7 @@ std::string links_table(const std::vector<std::pair<const SeenProcess*, Change>>
   std::string text = table.text();
   Table flows({{"process"},
                {"peer"},
+               {"route", kRight},
                {"flow", kRight},
                {"submitted", kRight},
                {"under way", kRight},
@@ -241,8 +263,8 @@ std::string links_table(const std::vector<std::pair<const SeenProcess*, Change>>
       const auto messages = [&, &moved = change](const char* field) {
         return channel == nullptr ? std::string("-") : number_text(moved, moved.rate(*channel, field));
       };
-      flows.add({who(now), std::string(flow->label("peer")), std::string(flow->label("flow")),
-                 number_text(change, change.rate(*flow, "operations_submitted")),
+      flows.add({who(now), std::string(flow->label("peer")), std::string(flow->label("route")),
+                 std::string(flow->label("flow")), number_text(change, change.rate(*flow, "operations_submitted")),
                  count_text(now.signed_value(*flow, "operations_outstanding")),
                  count_text(now.signed_value(*flow, "operations_queued")),
                  count_text(now.signed_value(*flow, "segments_unacknowledged")),
@@ -297,7 +319,8 @@ std::string latency_table(const std::vector<std::pair<const SeenProcess*, Change
   constexpr auto kRight = Table::Align::right;
   Table table({{"process"},
                {"context"},
-               {"operation"},
+               {"rail", kRight},
+               {"what"},
                {"sampled", kRight},
                {"mean", kRight},
                {"50 %", kRight},
@@ -306,19 +329,36 @@ std::string latency_table(const std::vector<std::pair<const SeenProcess*, Change
                {"99.9 %", kRight}});
   for (const auto& [process, change] : all) {
     const Snapshot& now = process->now;
-    for (const RecordInfo* context : now.of("context")) {
-      for (const FieldInfo& field : now.groups[context->group].fields) {
+    std::vector<const RecordInfo*> records = now.of("context");
+    std::ranges::copy(now.of("rail"), std::back_inserter(records));
+    for (const RecordInfo* record : records) {
+      for (const FieldInfo& field : now.groups[record->group].fields) {
         if (field.kind != Kind::histogram) continue;
-        const auto times = Snapshot::distribution(*context, field);
+        const auto times = Snapshot::distribution(*record, field);
         if (times.count == 0) continue;
         const auto at = [&](double part) { return readable_nanoseconds(static_cast<double>(times.percentile(part))); };
-        table.add({who(now), std::string(context->label("context")), field.name, fmt::format("{}", times.count),
+        table.add({who(now), std::string(record->label("context")), std::string(record->label("rail")), field.name,
+                   fmt::format("{}", times.count),
                    readable_nanoseconds(static_cast<double>(times.sum) / static_cast<double>(times.count)), at(0.5),
                    at(0.9), at(0.99), at(0.999)});
       }
     }
   }
   return table.text();
+}
+
+/// Puts those that live first and the newest of the dead behind them; returns how many of these are left out.
+std::size_t hide_old_dead(std::vector<std::pair<const SeenProcess*, Change>>& shown) {
+  const auto lives = [](const auto& entry) { return entry.first->found.alive; };
+  const auto newer = [](const auto& one, const auto& other) {
+    return one.first->now.published > other.first->now.published;
+  };
+  const auto dead = std::stable_partition(shown.begin(), shown.end(), lives);
+  if (shown.end() - dead <= kMostDead) return 0;
+  std::stable_sort(dead, shown.end(), newer);
+  const auto hidden = static_cast<std::size_t>(shown.end() - dead - kMostDead);
+  shown.erase(dead + kMostDead, shown.end());
+  return hidden;
 }
 
 void write_record(JsonWriter& json, const Change& change, const RecordInfo& record) {
@@ -355,7 +395,7 @@ void write_record(JsonWriter& json, const Change& change, const RecordInfo& reco
 }  // namespace
 
 const char* to_string(TopOrder order) {
-  static constexpr std::array<const char*, 5> kNames{"pid", "sent", "received", "operations", "under way"};
+  static constexpr std::array<const char*, 5> kNames{"pid", "sent", "received", "operations", "under-way"};
   return kNames[static_cast<std::size_t>(order)];
 }
 const char* to_string(TopDetail detail) {
@@ -383,6 +423,7 @@ std::string top_text(const SeenHost& before, const SeenHost& now, const TopView&
     return static_cast<double>(entry.first->now.pid);
   };
   std::ranges::stable_sort(shown, {}, key);
+  const std::size_t hidden = hide_old_dead(shown);
   const bool rates = std::ranges::any_of(shown, [](const auto& entry) { return entry.second.has_rates(); });
   std::string text = fmt::format(
       "{:%H:%M:%S}  {} process{}{}\n\n", fmt::localtime(static_cast<std::time_t>(now.at / 1'000'000'000)), shown.size(),
@@ -402,6 +443,8 @@ std::string top_text(const SeenHost& before, const SeenHost& now, const TopView&
     if (process->now.dropped != 0)
       text += fmt::format("{}: {} things had no room in its file\n", process->now.pid, process->now.dropped);
   }
+  if (hidden != 0)
+    text += fmt::format("{} more that were killed before: --json has them, --clean removes their files\n", hidden);
   for (const std::string& why : now.unreadable) text += fmt::format("{}\n", why);
   return text;
 }

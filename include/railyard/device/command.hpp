@@ -13,7 +13,9 @@
 ///     word 6   signal index (32 bits), counter index (30 bits)
 ///     word 7   payload
 ///
-/// The top bits that the phase displaces travel in word 0.
+/// A get has its destination for a source. An atomic has its operand for a signal value and what it compares with for a
+/// counter value; its operation and type (`atomic_code`) for a counter index and, where it fetches, the place of its
+/// result for a signal index. The top bits that the phase displaces travel in word 0.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +34,9 @@ enum class Operation : std::uint8_t {
   put_value,
   signal,
   fence,
+  get,
+  atomic,
+  fetch_atomic,
   // Kernels do these by themselves; they appear in errors alone.
   wait_signal,
   wait_counter,
@@ -41,6 +46,21 @@ enum class Operation : std::uint8_t {
 };
 
 enum class SignalOp : std::uint8_t { add, set };
+/// The same as on the host.
+enum class AtomicOp : std::uint8_t {
+  add,
+  increment,
+  bit_and,
+  bit_or,
+  bit_xor,
+  set,
+  swap,
+  compare_swap,
+  fetch,
+  min,
+  max,
+};
+enum class WordType : std::uint8_t { int32, uint32, int64, uint64, float32, float64 };
 
 namespace detail {
 
@@ -52,6 +72,11 @@ inline constexpr Word kPhase = Word{1} << 63;
 inline constexpr unsigned kRankBits = 24;
 inline constexpr Word kEveryRank = (Word{1} << kRankBits) - 1;
 inline constexpr Word kMostCounters = Word{1} << 30;
+
+/// What an atomic does, and to what.
+RAILYARD_DEVICE Word atomic_code(AtomicOp op, WordType type) {
+  return static_cast<Word>(op) | static_cast<Word>(type) << 8;
+}
 
 /// The phase of the turn that the command of this number belongs to. Zeroed memory holds no command.
 RAILYARD_DEVICE Word phase_of(Word index, unsigned depth) { return (index / depth) % 2 == 0 ? kPhase : 0; }
@@ -131,12 +156,18 @@ struct alignas(64) RingProgress {
   Word unused[6];
 };
 
+/// Fetches of one ring that wait for their result at a time.
+inline constexpr unsigned kMostFetches = 32;
+
 /// What the producers of one ring share, in memory that is fast for them.
 struct alignas(128) RingTail {
   Word tail;       ///< commands that have a slot
   Word consumed;   ///< what was seen of RingProgress last
   Word completed;  ///< the same
   Word unused[13];
+  /// Who has the places for results. 0: nobody; kTaken: a caller that waits; else a caller gave up: the number of its
+  /// command, plus one. Once that is complete nothing writes there any more.
+  Word fetches[kMostFetches];
 };
 
 /// The first thing that went wrong. `code` is written last.
@@ -152,11 +183,21 @@ struct alignas(64) Report {
 };
 
 /// A peer's memory where a kernel can reach it; null: through the proxy.
-struct Peer {
+struct alignas(16) Peer {
+  /// Kernels add to a word that nobody else changes, and signals hold the sum: they cannot be set there.
+  static constexpr std::uint32_t kAdds = 1;
+  /// Memory of a GPU: copy engines are faster than a few threads from some size on.
+  static constexpr std::uint32_t kDevice = 2;
+  /// Atomics are done there, always: through the proxy they would not be atomic with those.
+  static constexpr std::uint32_t kAtomics = 4;
+  /// Memory of the GPU that this kernel runs on: all that reads it does so through the same cache.
+  static constexpr std::uint32_t kSameDevice = 8;
+
   std::byte* data;
   std::uint64_t bytes;
   Word* signals;
-  std::uint64_t signal_count;
+  std::uint32_t signal_count;
+  std::uint32_t flags;
 };
 
 /// Where a barrier stands. It stays there when its time runs out: the peers have been told already.

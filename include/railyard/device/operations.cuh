@@ -12,7 +12,8 @@ inline constexpr Word kTouched = ~Word{0};  ///< in place of a ticket: the group
 RAILYARD_DEVICE std::uint32_t Window::my_ring() const {
   if (handle_.ring != detail::Handle::kRingByBlock) return handle_.ring;
 #if defined(__CUDA_ARCH__)
-  return (blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)) % handle_.rings;
+  const std::uint32_t block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  return block < handle_.rings ? block : block % handle_.rings;  // a division takes a thread 50 ns
 #else
   // A host thread is a block: the first one is block 0.
   static std::uint32_t threads = 0;
@@ -102,34 +103,52 @@ RAILYARD_DEVICE bool Window::is_complete(std::uint32_t ring, Word number) const 
   return number == 0 || detail::load_local(&handle_.tails[ring].completed) >= number || completed(ring) >= number;
 }
 
-/// Whether this group may write the peer's memory by itself: it is mapped, and nothing of this ring is under way to
-/// that peer through the proxy, so nothing is overtaken; what follows, either way, comes after it.
-RAILYARD_DEVICE bool Window::may_touch(const detail::Command& command, int rank) const {
-  if (!has_rank(rank)) return false;
-  const detail::Peer& peer = handle_.peers[rank];
+/// A rank's memory, as far as this kernel reaches it.
+RAILYARD_DEVICE detail::Peer Window::peer_of(int rank) const {
+  const std::uint32_t close = static_cast<std::uint32_t>(rank) - handle_.first_close;
+  if (close < detail::Handle::kClose) return handle_.close[close];
+  return has_rank(rank) ? handle_.peers[rank] : detail::Peer{};
+}
+
+/// Whether this group may write the peer's memory by itself: it is mapped, and holds what the command names. (No
+/// branch for each question: a single thread would wait for every one.)
+RAILYARD_DEVICE bool Window::may_touch(const detail::Command& command, const detail::Peer& peer, const void* source,
+                                       unsigned threads) const {
+  using detail::Peer;
   const std::uint64_t bytes = command.bytes;
-  if (peer.data == nullptr || command.offset > peer.bytes || bytes > peer.bytes - command.offset) return false;
-  if (command.source == 0 && bytes > 0) return false;
-  if (command.has_signal && (peer.signals == nullptr || command.signal_index >= peer.signal_count)) return false;
-  if (command.has_counter && command.counter_index >= handle_.counter_count) return false;
-  const std::uint32_t ring = my_ring();
-  return is_complete(ring, last_posted(ring, rank));
+  bool may = peer.data != nullptr;
+  may &= command.offset <= peer.bytes;
+  may &= bytes <= peer.bytes - command.offset;
+  may &= source != nullptr || bytes == 0;
+  may &= (peer.flags & Peer::kDevice) == 0 || bytes <= handle_.direct_bytes * threads;
+  if (command.has_signal) {
+    may &= command.signal_index < peer.signal_count;
+    may &= command.signal_op == SignalOp::add || (peer.flags & Peer::kAdds) == 0;
+  }
+  if (command.has_counter) may &= command.counter_index < handle_.counter_count;
+  return may;
 }
 
 /// By the leader, after the group has copied.
-RAILYARD_DEVICE Ticket Window::finish_direct(const detail::Command& command, int rank) const {
-  if (command.has_signal) {
-    Word* const signal = &handle_.peers[rank].signals[command.signal_index];
+RAILYARD_DEVICE Ticket Window::finish_direct(const detail::Command& command, const detail::Peer& peer) const {
+  // Who sees the word of a peer on this GPU reads its data there too, a kernel or a copy engine.
+  if (command.has_signal && (peer.flags & detail::Peer::kSameDevice) != 0) {
+    detail::release_local();
+  } else {
     detail::release_system();
+  }
+  if (command.has_signal) {
+    Word* const signal = &peer.signals[command.signal_index];
     if (command.signal_op == SignalOp::add) {
-      detail::add_system(signal, command.signal_value);
+      detail::add_after_release(signal, command.signal_value);
     } else {
-      detail::store_system(signal, command.signal_value);
+      detail::store_after_release(signal, command.signal_value);
     }
   }
   if (!command.has_counter) return {};
   if (handle_.adds_counters) {
-    detail::add_system(&handle_.counters[command.counter_index], command.counter_value);
+    Word* const counters = handle_.counter_adds != nullptr ? handle_.counter_adds : handle_.counters;
+    detail::add_after_release(&counters[command.counter_index], command.counter_value);
     return {};
   }
   detail::Command count;  // the host adds to its counters itself
@@ -139,44 +158,78 @@ RAILYARD_DEVICE Ticket Window::finish_direct(const detail::Command& command, int
   count.rank = command.rank;
   count.counter_index = command.counter_index;
   count.counter_value = command.counter_value;
-  detail::release_system();
-  return post(count, rank);
+  return post(count, static_cast<int>(command.rank));
 }
 
+/// Through the proxy, by one thread. `word`: the payload, where it is one.
+RAILYARD_DEVICE Ticket Window::post_payload(detail::Command command, int rank, const void* source,
+                                            const Word* word) const {
+  const auto* const bytes = static_cast<const unsigned char*>(source);
+  const bool fits = command.bytes <= kInlineBytes && (source != nullptr || command.bytes == 0);
+  if (command.operation == Operation::get || !fits) {
+    command.source = reinterpret_cast<std::uintptr_t>(source);
+    return post(command, rank);
+  }
+  command.is_inline = true;
+  command.inline_bytes = static_cast<std::uint8_t>(command.bytes);
+  if (word != nullptr) {
+    command.payload[0] = *word;
+    return post(command, rank);
+  }
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+  for (unsigned i = 0; i < kInlineBytes / 8; ++i)
+    for (unsigned at = 0; at < 8 && i * 8 + at < command.bytes; ++at)
+      command.payload[i] |= static_cast<Word>(bytes[i * 8 + at]) << at * 8;
+  return post(command, rank);
+}
+
+/// The group does it by itself where it may, and nothing of this ring is under way to that peer through the proxy: so
+/// nothing is overtaken, and what follows, either way, comes after it.
 template <Scope scope>
 RAILYARD_DEVICE Ticket Window::submit(detail::Command command, int rank, const void* source,
                                       std::uint64_t bytes) const {
   using Group = detail::Group<scope>;
   Group::sync();  // the source may be the whole group's work
   command.rank = static_cast<std::uint32_t>(rank);
-  command.source = reinterpret_cast<std::uintptr_t>(source);
   command.bytes = bytes;
+  const bool is_get = command.operation == Operation::get;
+  const bool has_words = command.has_signal || command.has_counter;
+  // A trip to memory, so it comes first: the rest is worked out meanwhile.
+  const std::uint32_t ring = my_ring();
+  const Word last = Group::leads() && has_rank(rank) ? last_posted(ring, rank) : 0;
+  const detail::Peer peer = peer_of(rank);
+  // By numbers: it is used only where the peer's memory is mapped, and that says may_touch.
+  auto* const target = reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(peer.data) + command.offset);
   Word outcome = 0;
   if (Group::leads()) {
-    if (may_touch(command, rank)) {
-      outcome = detail::kTouched;
+    // Eight bytes are one thread's.
+    const bool is_word = !is_get && bytes == sizeof(Word) && source != nullptr &&
+                         reinterpret_cast<std::uintptr_t>(source) % sizeof(Word) == 0;
+    const Word word = is_word ? Group::load_word(source) : 0;
+    if (!may_touch(command, peer, source, Group::size()) || !is_complete(ring, last)) {
+      outcome = post_payload(command, rank, source, is_word ? &word : nullptr).word;
+    } else if (is_word) {
+      Group::store_word(target, word);
+      if (has_words) outcome = finish_direct(command, peer).word;
     } else {
-      if (bytes <= kInlineBytes && (source != nullptr || bytes == 0)) {
-        command.is_inline = true;
-        command.inline_bytes = static_cast<std::uint8_t>(bytes);
-        for (unsigned at = 0; at < bytes; ++at) {
-          const auto byte = static_cast<Word>(static_cast<const unsigned char*>(source)[at]);
-          command.payload[at / 8] |= byte << at % 8 * 8;
-        }
-      }
-      outcome = post(command, rank).word;
+      outcome = detail::kTouched;
     }
   }
-  outcome = Group::share(outcome);
   Ticket ticket;
-  if (outcome != detail::kTouched) {
-    ticket.word = outcome;
+  ticket.word = Group::share(outcome);
+  if (ticket.word != detail::kTouched) return ticket;
+  ticket = {};
+  if (is_get) {
+    Group::copy(const_cast<void*>(source), target, bytes);
+    Group::sync();
     return ticket;
   }
-  Group::copy(handle_.peers[rank].data + command.offset, source, bytes);
-  if (!command.has_signal && !command.has_counter) return ticket;
+  Group::copy(target, source, bytes);
+  if (!has_words) return ticket;
   Group::sync();
-  if (Group::leads()) ticket = finish_direct(command, rank);
+  if (Group::leads()) ticket = finish_direct(command, peer);
   ticket.word = Group::share(ticket.word);
   return ticket;
 }
@@ -238,6 +291,15 @@ RAILYARD_DEVICE Ticket Window::put_value(int rank, std::uint64_t offset, T value
   command.operation = Operation::put_value;
   command.offset = offset;
   return submit<scope>(command, rank, &value, sizeof(T));
+}
+
+/// The destination takes the place of a source.
+template <Scope scope>
+RAILYARD_DEVICE Ticket Window::get(int rank, std::uint64_t offset, void* destination, std::uint64_t bytes) const {
+  detail::Command command;
+  command.operation = Operation::get;
+  command.offset = offset;
+  return submit<scope>(command, rank, destination, bytes);
 }
 
 template <Scope scope>

@@ -30,10 +30,15 @@ namespace detail {
 using Word = std::uint64_t;
 static_assert(sizeof(Word) == 8 && alignof(Word) == 8, "words are stored at once");
 
+#if defined(__CUDA_ARCH__)
+/// Words never lie in a block's shared memory, nor on a stack: their instructions need not find that out.
+__device__ inline std::uint64_t in_global(const void* at) { return __cvta_generic_to_global(at); }
+#endif
+
 RAILYARD_DEVICE Word load_system(const Word* at) {
 #if defined(__CUDA_ARCH__)
   Word value;
-  asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(in_global(at)) : "memory");
   return value;
 #else
   return __atomic_load_n(at, __ATOMIC_ACQUIRE);
@@ -42,7 +47,7 @@ RAILYARD_DEVICE Word load_system(const Word* at) {
 
 RAILYARD_DEVICE void store_system(Word* at, Word value) {
 #if defined(__CUDA_ARCH__)
-  asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(in_global(at)), "l"(value) : "memory");
 #else
   __atomic_store_n(at, value, __ATOMIC_RELEASE);
 #endif
@@ -50,7 +55,16 @@ RAILYARD_DEVICE void store_system(Word* at, Word value) {
 
 RAILYARD_DEVICE void add_system(Word* at, Word value) {
 #if defined(__CUDA_ARCH__)
-  asm volatile("red.release.sys.add.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+  asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(in_global(at)), "l"(value) : "memory");
+#else
+  __atomic_fetch_add(at, value, __ATOMIC_RELEASE);
+#endif
+}
+
+/// The same after `release_system` or `release_local`, which has the order already.
+RAILYARD_DEVICE void add_after_release(Word* at, Word value) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(in_global(at)), "l"(value) : "memory");
 #else
   __atomic_fetch_add(at, value, __ATOMIC_RELEASE);
 #endif
@@ -60,7 +74,7 @@ RAILYARD_DEVICE void add_system(Word* at, Word value) {
 /// it costs nothing, and the thread sanitizer knows no fences.
 RAILYARD_DEVICE void store_after_release(Word* at, Word value) {
 #if defined(__CUDA_ARCH__)
-  asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(in_global(at)), "l"(value) : "memory");
 #else
   __atomic_store_n(at, value, __ATOMIC_RELEASE);
 #endif
@@ -74,10 +88,33 @@ RAILYARD_DEVICE void release_system() {
 #endif
 }
 
+/// The same for kernels of this GPU alone, and for what reads its memory.
+RAILYARD_DEVICE void release_local() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#endif
+}
+
+/// A word that kernels add to (`adds`) beside the one that the engine writes; without `adds` the latter alone.
+RAILYARD_DEVICE Word load_sum(const Word* at, const Word* adds) {
+  if (adds == nullptr) return load_system(at);
+#if defined(__CUDA_ARCH__)
+  // Both looks are under way together. What the engine wrote is acquired by a fence, which costs as much as a look:
+  // where kernels alone signal, it has written nothing.
+  Word written;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(written) : "l"(in_global(at)) : "memory");
+  const Word added = load_system(adds);
+  if (written != 0) release_system();
+  return written + added;
+#else
+  return load_system(at) + load_system(adds);
+#endif
+}
+
 RAILYARD_DEVICE Word load_local(const Word* at) {
 #if defined(__CUDA_ARCH__)
   Word value;
-  asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(in_global(at)) : "memory");
   return value;
 #else
   return __atomic_load_n(at, __ATOMIC_ACQUIRE);
@@ -88,9 +125,9 @@ RAILYARD_DEVICE Word load_local(const Word* at) {
 RAILYARD_DEVICE bool exchange_local(Word* at, Word expected, Word value) {
 #if defined(__CUDA_ARCH__)
   Word held;
-  asm volatile("atom.relaxed.gpu.cas.b64 %0, [%1], %2, %3;"
+  asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3;"
                : "=l"(held)
-               : "l"(at), "l"(expected), "l"(value)
+               : "l"(in_global(at)), "l"(expected), "l"(value)
                : "memory");
   return held == expected;
 #else
@@ -101,7 +138,7 @@ RAILYARD_DEVICE bool exchange_local(Word* at, Word expected, Word value) {
 /// The word becomes `value` unless it is more.
 RAILYARD_DEVICE void raise_local(Word* at, Word value) {
 #if defined(__CUDA_ARCH__)
-  asm volatile("red.relaxed.gpu.max.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+  asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(in_global(at)), "l"(value) : "memory");
 #else
   Word held = __atomic_load_n(at, __ATOMIC_RELAXED);
   while (held < value && !__atomic_compare_exchange_n(at, &held, value, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
@@ -200,12 +237,34 @@ struct Group {
       done = copy_as<uint4>(target, source, bytes);
     } else if (bits % 8 == 0) {
       done = copy_as<unsigned long long>(target, source, bytes);
-    } else if (bits % 4 == 0) {
-      done = copy_as<unsigned>(target, source, bytes);
     }
+    if (bits % 4 == 0) done += copy_as<unsigned>(target + done, source + done, bytes - done);
     for (std::uint64_t at = done + rank(); at < bytes; at += size()) target[at] = source[at];
 #else
     if (bytes > 0) std::memmove(to, from, bytes);
+#endif
+  }
+
+  /// Eight bytes, by the caller alone, from where they are aligned to anywhere.
+  static RAILYARD_DEVICE Word load_word(const void* from) {
+#if defined(__CUDA_ARCH__)
+    return *static_cast<const Word*>(from);
+#else
+    Word word;
+    std::memcpy(&word, from, sizeof word);
+    return word;
+#endif
+  }
+  static RAILYARD_DEVICE void store_word(void* to, Word word) {
+#if defined(__CUDA_ARCH__)
+    if (reinterpret_cast<std::uintptr_t>(to) % sizeof word == 0) {
+      *static_cast<Word*>(to) = word;
+      return;
+    }
+    for (unsigned at = 0; at < sizeof word; ++at)
+      static_cast<unsigned char*>(to)[at] = static_cast<unsigned char>(word >> at * 8);
+#else
+    std::memcpy(to, &word, sizeof word);
 #endif
   }
 
@@ -218,12 +277,13 @@ struct Group {
     const std::uint64_t stride = size();
     std::uint64_t at = rank();
     // Several loads under way at a time.
-    for (; at + 3 * stride < items; at += 4 * stride) {
-      const Item a = source[at], b = source[at + stride], c = source[at + 2 * stride], d = source[at + 3 * stride];
-      target[at] = a;
-      target[at + stride] = b;
-      target[at + 2 * stride] = c;
-      target[at + 3 * stride] = d;
+    constexpr unsigned kTogether = 8;
+    for (; at + (kTogether - 1) * stride < items; at += kTogether * stride) {
+      Item held[kTogether];
+#pragma unroll
+      for (unsigned i = 0; i < kTogether; ++i) held[i] = source[at + i * stride];
+#pragma unroll
+      for (unsigned i = 0; i < kTogether; ++i) target[at + i * stride] = held[i];
     }
     for (; at < items; at += stride) target[at] = source[at];
     return items * sizeof(Item);

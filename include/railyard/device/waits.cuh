@@ -7,6 +7,9 @@ namespace railyard::device {
 
 namespace detail {
 
+/// The word of that number, where there are any.
+RAILYARD_DEVICE const Word* at(const Word* words, Word index) { return words == nullptr ? nullptr : words + index; }
+
 RAILYARD_DEVICE bool compares(Word held, Comparison comparison, Word value) {
   switch (comparison) {
     case Comparison::equal:
@@ -81,11 +84,15 @@ struct Window::Patience {
 };
 
 RAILYARD_DEVICE std::uint64_t Window::read_signal(std::uint64_t index) const {
-  return index < handle_.signal_count ? detail::load_system(&handle_.signals[index]) : 0;
+  return index < handle_.signal_count
+             ? detail::load_sum(&handle_.signals[index], detail::at(handle_.signal_adds, index))
+             : 0;
 }
 
 RAILYARD_DEVICE std::uint64_t Window::read_counter(std::uint64_t index) const {
-  return index < handle_.counter_count ? detail::load_system(&handle_.counters[index]) : 0;
+  return index < handle_.counter_count
+             ? detail::load_sum(&handle_.counters[index], detail::at(handle_.counter_adds, index))
+             : 0;
 }
 
 RAILYARD_DEVICE Status Window::await_signal(Word index, Comparison comparison, Word value, int from,
@@ -93,7 +100,7 @@ RAILYARD_DEVICE Status Window::await_signal(Word index, Comparison comparison, W
   if (index >= handle_.signal_count || comparison > Comparison::greater_equal) return Status::invalid;
   Patience patience{*this, operation, from, my_ring(), index, value};
   for (;;) {
-    held = detail::load_system(&handle_.signals[index]);
+    held = detail::load_sum(&handle_.signals[index], detail::at(handle_.signal_adds, index));
     if (detail::compares(held, comparison, value)) return Status::ok;
     const Status status = patience.go_on(held);
     if (status != Status::ok) return status;
@@ -119,7 +126,7 @@ RAILYARD_DEVICE Status Window::wait_counter(std::uint64_t index, std::uint64_t v
   Status status = index < handle_.counter_count ? Status::ok : Status::invalid;
   if (Group::leads() && status == Status::ok) {
     Patience patience{*this, Operation::wait_counter, kAnyRank, my_ring(), index, value};
-    while (status == Status::ok && (found = detail::load_system(&handle_.counters[index])) < value) {
+    while (status == Status::ok && (found = read_counter(index)) < value) {
       status = patience.go_on(found);
     }
   }

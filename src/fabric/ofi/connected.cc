@@ -28,13 +28,13 @@ void ConnectedRail::stop() {
   stopped_ = true;
   if (broken_ == 0) broken_ = FI_ESHUTDOWN;
   close_registrations();
-  for (auto& link : links_)
-    for (End& end : link->ends) end.endpoint.reset();
+  links_.clear();
   end_names_.clear();
-  inbound_links_.clear();
+  inbound_.clear();
+  accepted_.clear();
   // Requests that wait hold a socket each, and libfabric leaves them behind: they are refused, and those whose sender
   // is gone half-way come to their end within a few looks.
-  for (int look = 0; listener_ && look < kLastLooks; ++look) look_at_connections();
+  for (int look = 0; listener_ && look < kLastLooks; ++look) read_connections();
   if (listener_) leftovers_ = sockets_at(listener_name_);
   listener_.reset();
   for (auto& receives : shared_receives_) receives.reset();
@@ -45,7 +45,7 @@ Result<void> ConnectedRail::open_parts() {
   fi_eq_attr attributes{};
   attributes.wait_obj = FI_WAIT_NONE;
   fid_eq* events = nullptr;
-  if (int code = fi_eq_open(fabric_.get(), &attributes, &events, nullptr); code != 0)
+  if (int code = fi_eq_open(fabric_object_.get(), &attributes, &events, nullptr); code != 0)
     return set_up_error("open the event queue", code);
   events_.reset(events);
   for (const QueueName name : {kMessages, kInboundLinkData, kLinkData}) {
@@ -76,7 +76,7 @@ Result<void> ConnectedRail::open_shared_receives(Lane lane, QueueName queue) {
 
 Result<void> ConnectedRail::open_listener() {
   fid_pep* listener = nullptr;
-  if (int code = fi_passive_ep(fabric_.get(), info_.get(), &listener, nullptr); code != 0)
+  if (int code = fi_passive_ep(fabric_object_.get(), info_.get(), &listener, nullptr); code != 0)
     return set_up_error("open a listening endpoint", code);
   listener_.reset(listener);
   if (int code = fi_pep_bind(listener, &events_->fid, 0); code != 0)

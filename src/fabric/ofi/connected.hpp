@@ -19,6 +19,7 @@
 #include <map>
 
 #include "fabric/in_flight.hpp"
+#include "fabric/inbound.hpp"
 #include "fabric/ofi/address.hpp"
 #include "fabric/ofi/rail.hpp"
 #include "fabric/ofi/request.hpp"
@@ -36,7 +37,7 @@ class ConnectedRail final : public OfiRail {
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
-  void forget(LinkName link) override { epochs_.erase(link); }
+  void forget(LinkName link) override { inbound_.forget(link); }
   Liveness liveness(RemoteId remote) override;
   std::optional<Delivery> delivery(RemoteId remote) override;
 
@@ -67,12 +68,9 @@ class ConnectedRail final : public OfiRail {
     std::size_t outstanding = 0;  ///< transmits without their completion yet
     unsigned injected = 0;        ///< since the last plain send
   };
-  struct OfiLink {
-    enum class State : std::uint8_t { free, connecting, up, lost };
-    State state = State::free;
+  struct OfiLink : Link {
     std::array<End, kLanes> ends;
     std::vector<std::byte> peer;    ///< the name of the rail it leads to
-    LinkName facing;                ///< the inbound link that may carry its messages
     fid_ep* message_way = nullptr;  ///< where its messages go: its own control lane or an inbound link's
     InFlight in_flight;
   };
@@ -80,19 +78,14 @@ class ConnectedRail final : public OfiRail {
     RemoteId remote = 0;
     Lane lane = Lane::control;
   };
-  /// An endpoint that was accepted.
-  struct OfiInboundLink {
+  /// An endpoint that was accepted: one lane of a peer's link.
+  struct Accepted : Carrier {
     Fid<fid_ep> endpoint;
-    Lane lane = Lane::control;
-    LinkTag tag;
     std::vector<std::byte> from;
     bool stands = false;
-  };
-  /// What is known of a peer's link over all its epochs.
-  struct InboundEpochs {
-    std::uint32_t newest = 0;
-    std::optional<std::uint32_t> fenced;  ///< up to this one they are shut out
-    std::uint64_t fence_mark = 0;         ///< the events that came before the fence
+
+    bool same_peer(const Accepted& other) const { return from == other.from; }
+    bool carries(Lane which) const { return lane == index_of(which); }
   };
 
   Result<void> open_parts();
@@ -105,29 +98,20 @@ class ConnectedRail final : public OfiRail {
   OfiRailAddress own_address() const { return {capabilities_.provider, info_->addr_format, {listener_name_}}; }
 
   // links.cc: what this rail connects to
-  bool known(RemoteId remote) const { return remote < links_.size() && links_[remote]->state != OfiLink::State::free; }
-  RemoteId take_slot();
-  Result<void> begin_end(RemoteId remote, Lane lane, const std::vector<std::byte>& name, LinkTag tag);
+  Result<void> begin_end(OfiLink& link, Lane lane);
   void end_stands(const EndName& name);
-  void lose(RemoteId remote, int error, bool refused);
+  void lose(OfiLink& link, int error, bool refused);
   void run_out(OfiLink& link);
-  void return_contexts(OfiLink& link);
-  void set_state(OfiLink& link, OfiLink::State state);
   bool rides_on_inbound_link(const OfiLink& link) const;
   void choose_message_way(OfiLink& link);
 
   // inbound_links.cc: what connects to this rail
   void admit(fi_info& info, std::span<const std::byte> data);
-  bool welcome(const LinkTag& tag) const;
-  Result<void> accept(fi_info& info, const LinkRequest& request);
+  Result<Accepted*> accept(fi_info& info, const LinkRequest& request);
   void refuse(const fi_info& info);
-  void inbound_link_stands(OfiInboundLink& inbound_link);
-  void inbound_link_left(fid* endpoint);
-  /// The links whose messages go there are lost with it.
-  void lose_riders(const fid_ep* endpoint);
-  /// Closes the inbound links with this id and an epoch up to the given one.
-  void close_inbound_links(LinkName id, std::uint32_t epoch, bool report);
-  void report_left(const LinkTag& tag);
+  void accepted_stands(Accepted& one);
+  /// Also loses the links whose messages go there.
+  void close_accepted(Accepted& one);
 
   // connection_events.cc
   void look_at_connections();
@@ -137,13 +121,10 @@ class ConnectedRail final : public OfiRail {
   void connection_ended(fid* endpoint, int error, bool refused);
 
   // connected_datapath.cc
-  /// The lane of a link that takes posts; else null.
-  End* ready_end(RemoteId remote, Lane lane) {
-    if (broken_ != 0 || remote >= links_.size() || links_[remote]->state != OfiLink::State::up) return nullptr;
-    return &links_[remote]->ends[index_of(lane)];
-  }
+  /// A link that takes posts; else null.
+  OfiLink* ready(RemoteId remote) { return broken_ != 0 ? nullptr : links_.ready(remote); }
   Post refuse_post(const char* operation, RemoteId remote);
-  Post settle(RemoteId remote, Lane lane, ssize_t code, const char* operation, PostContext* context);
+  Post settle(OfiLink& link, Lane lane, ssize_t code, const char* operation, PostContext* context);
   Post inject(OfiLink& link, const LocalChunk& message, PostContext* context);
   std::size_t take_injected(std::span<Event> events);
   bool wants_look(QueueName name);
@@ -156,7 +137,7 @@ class ConnectedRail final : public OfiRail {
 
   unsigned warm_ = 0;
   std::size_t first_queue_ = 0;  ///< the last poll had no room left for this one
-  std::size_t setting_up_ = 0;   ///< links and inbound links that do not stand yet
+  std::size_t setting_up_ = 0;   ///< accepted endpoints that do not stand yet
   std::array<std::size_t, kLanes> outstanding_{};
   std::vector<PostContext*> injected_;  ///< gone out already, still to be told; never grows past its reserve
 
@@ -165,12 +146,11 @@ class ConnectedRail final : public OfiRail {
   std::array<Fid<fid_ep>, kLanes> shared_receives_;  ///< data lane: only where immediates use up receives
   Fid<fid_pep> listener_;
   std::vector<std::byte> listener_name_;
-  Sockets leftovers_;                            ///< of requests that were half here when the listener was closed
-  std::vector<std::unique_ptr<OfiLink>> links_;  ///< by RemoteId; a PostContext may point into one
-  std::vector<RemoteId> free_links_;
+  Sockets leftovers_;  ///< of requests that were half here when the listener was closed
+  Links<OfiLink> links_{pending_};
   std::map<fid*, EndName> end_names_;
-  std::map<fid*, OfiInboundLink> inbound_links_;
-  std::map<LinkName, InboundEpochs> epochs_;  ///< by link id
+  InboundLinks<Accepted> inbound_{pending_};
+  std::map<fid*, Accepted> accepted_;
   Refusals<std::vector<std::byte>> refusals_;
 };
 

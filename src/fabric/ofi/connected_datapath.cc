@@ -10,14 +10,12 @@ namespace railyard::fabric::ofi {
 /// Why a link takes no posts now.
 Post ConnectedRail::refuse_post(const char* operation, RemoteId remote) {
   if (broken_ != 0) return fail(operation, broken_);
-  if (!known(remote)) return fail(operation, FI_EADDRNOTAVAIL);
-  return links_[remote]->state == OfiLink::State::connecting ? Post::busy : fail(operation, FI_ENOTCONN);
+  return BaseRail::refuse_post(operation, links_.find(remote), {FI_ESHUTDOWN, FI_EADDRNOTAVAIL, FI_ENOTCONN});
 }
 
-Post ConnectedRail::settle(RemoteId remote, Lane lane, ssize_t code, const char* operation, PostContext* context) {
+Post ConnectedRail::settle(OfiLink& link, Lane lane, ssize_t code, const char* operation, PostContext* context) {
   if (code == 0) {
-    OfiLink& link = *links_[remote];
-    context->link = remote;
+    context->link = link.remote;
     link.in_flight.add(context);
     ++link.ends[index_of(lane)].outstanding;
     ++outstanding_[index_of(lane)];
@@ -27,15 +25,15 @@ Post ConnectedRail::settle(RemoteId remote, Lane lane, ssize_t code, const char*
 }
 
 Post ConnectedRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
-  End* const end = ready_end(remote, Lane::control);
-  if (end == nullptr) return refuse_post("send", remote);
-  OfiLink& link = *links_[remote];
-  if (message.bytes <= capabilities_.inject_bytes && end->injected < kMostInjected)
-    return inject(link, message, context);
-  if (end->outstanding >= depth_) return Post::busy;
-  end->injected = 0;
-  return settle(remote, Lane::control,
-                fi_send(link.message_way, message.address, message.bytes, message.descriptor, FI_ADDR_UNSPEC, context),
+  OfiLink* const link = ready(remote);
+  if (link == nullptr) return refuse_post("send", remote);
+  End& end = link->ends[index_of(Lane::control)];
+  if (message.bytes <= capabilities_.inject_bytes && end.injected < kMostInjected)
+    return inject(*link, message, context);
+  if (end.outstanding >= depth_) return Post::busy;
+  end.injected = 0;
+  return settle(*link, Lane::control,
+                fi_send(link->message_way, message.address, message.bytes, message.descriptor, FI_ADDR_UNSPEC, context),
                 "send", context);
 }
 
@@ -75,30 +73,33 @@ Post ConnectedRail::receive(LocalChunk buffer, PostContext* context) {
 }
 
 Post ConnectedRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
-  End* const end = ready_end(to.remote, Lane::data);
-  if (end == nullptr) return refuse_post("write", to.remote);
-  if (end->outstanding >= depth_) return Post::busy;
+  OfiLink* const link = ready(to.remote);
+  if (link == nullptr) return refuse_post("write", to.remote);
+  const End& end = link->ends[index_of(Lane::data)];
+  if (end.outstanding >= depth_) return Post::busy;
   if (options.delivery_complete && !capabilities_.delivery_complete)
     return fail("write with delivery completion", FI_EOPNOTSUPP);
-  return settle(to.remote, Lane::data, post_write(end->endpoint.get(), FI_ADDR_UNSPEC, to, from, options, context),
-                "write", context);
+  return settle(*link, Lane::data, post_write(end.endpoint.get(), FI_ADDR_UNSPEC, to, from, options, context), "write",
+                context);
 }
 
 Post ConnectedRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
-  End* const end = ready_end(from.remote, Lane::data);
-  if (end == nullptr) return refuse_post("read", from.remote);
-  if (end->outstanding >= depth_) return Post::busy;
-  return settle(from.remote, Lane::data,
-                fi_read(end->endpoint.get(), to.address, to.bytes, to.descriptor, FI_ADDR_UNSPEC, from.address,
-                        from.key, context),
-                "read", context);
+  OfiLink* const link = ready(from.remote);
+  if (link == nullptr) return refuse_post("read", from.remote);
+  const End& end = link->ends[index_of(Lane::data)];
+  if (end.outstanding >= depth_) return Post::busy;
+  return settle(
+      *link, Lane::data,
+      fi_read(end.endpoint.get(), to.address, to.bytes, to.descriptor, FI_ADDR_UNSPEC, from.address, from.key, context),
+      "read", context);
 }
 
 std::size_t ConnectedRail::poll(std::span<Event> events) {
   if (stopped_ || events.empty()) return 0;
   ++turn_;
   if (turn_ % kSlowLook == 0) look_at_interface();
-  if (turn_ % kSlowLook == 0 || (setting_up_ != 0 && turn_ % kSetUpLook == 0)) look_at_connections();
+  if (turn_ % kSlowLook == 0 || (setting_up_ + links_.connecting() != 0 && turn_ % kSetUpLook == 0))
+    look_at_connections();
   std::size_t count = pending_.empty() ? 0 : pending_.take(events);
   if (!injected_.empty()) count += take_injected(events.subspan(count));
   // No queue starves another: one that found no room is first the next time, and is looked at in any case.
@@ -121,9 +122,9 @@ std::size_t ConnectedRail::poll(std::span<Event> events) {
 bool ConnectedRail::wants_look(QueueName name) {
   switch (name) {
     case kMessages:
-      return !inbound_links_.empty() || !end_names_.empty();
+      return !accepted_.empty() || !end_names_.empty();
     case kInboundLinkData:
-      if (inbound_links_.empty()) return false;
+      if (accepted_.empty()) return false;
       if (warm_ != 0) {
         --warm_;
         return true;
@@ -171,7 +172,7 @@ bool ConnectedRail::read_failure(QueueName name, Event& event) {
   } else {
     give_back(event.context, name == kMessages ? Lane::control : Lane::data);
     event.blame = blame_for(entry.err);
-    lose(remote, entry.err, false);  // a connection does not survive a failed operation
+    lose(*links_[remote], entry.err, false);  // a connection does not survive a failed operation
   }
   return true;
 }

@@ -39,8 +39,7 @@ bool ConnectedRail::read_connections() {
       case FI_CONNECTED:
         more_stand = true;
         if (const auto end = end_names_.find(event.fid); end != end_names_.end()) end_stands(end->second);
-        if (const auto inbound_link = inbound_links_.find(event.fid); inbound_link != inbound_links_.end())
-          inbound_link_stands(inbound_link->second);
+        if (const auto one = accepted_.find(event.fid); one != accepted_.end()) accepted_stands(one->second);
         break;
       case FI_SHUTDOWN:
         connection_ended(event.fid, FI_ESHUTDOWN, false);
@@ -67,11 +66,11 @@ bool ConnectedRail::read_connection_error() {
 
 void ConnectedRail::connection_ended(fid* endpoint, int error, bool refused) {
   if (const auto end = end_names_.find(endpoint); end != end_names_.end()) {
-    const auto [remote, lane] = end->second;
-    links_[remote]->ends[index_of(lane)].ended = true;
-    lose(remote, error, refused);
-  } else if (inbound_links_.contains(endpoint)) {
-    inbound_link_left(endpoint);
+    OfiLink& link = *links_[end->second.remote];
+    link.ends[index_of(end->second.lane)].ended = true;
+    lose(link, error, refused);
+  } else if (const auto one = accepted_.find(endpoint); one != accepted_.end()) {
+    close_accepted(one->second);
   }
 }
 

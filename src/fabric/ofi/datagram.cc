@@ -6,8 +6,11 @@
 #include <sched.h>
 
 #include <array>
+#include <chrono>
+#include <thread>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "fabric/ofi/address.hpp"
 
 namespace railyard::fabric::ofi {
@@ -16,6 +19,9 @@ namespace {
 
 /// How long a packet may still be under way after its sender's endpoint has let go of it.
 constexpr std::int64_t kPacketLifetime = 1'000'000'000;
+/// How long the end of a rail waits for transmits, and how often it looks once they take long.
+constexpr std::int64_t kLongestEnd = 1'000'000'000;
+constexpr std::chrono::microseconds kBetweenLooks{100};
 
 }  // namespace
 
@@ -34,13 +40,19 @@ Result<std::unique_ptr<Rail>> DatagramRail::open(const RailOffer& offer, const C
 DatagramRail::~DatagramRail() { DatagramRail::stop(); }
 
 /// A provider may refuse to close a registration that a transmit uses, and with it all that it belongs to. Most end
-/// within a few looks; one to a peer that is gone may not end at all.
+/// within a few looks; where the peer must take part, when it gets a processor; one to a peer that is gone may not end
+/// at all.
 void DatagramRail::let_transmits_end() {
   std::array<Event, 16> dropped;
-  for (int look = 0; look < kLastLooks; ++look) {
+  const SteadyClock clock;
+  const std::int64_t end = clock.now() + kLongestEnd;
+  for (int look = 0; look < kLastLooks || clock.now() < end; ++look) {
     if (part(Lane::control).outstanding == 0 && part(Lane::data).outstanding == 0) return;
     for (LaneParts& lane : lanes_) read_queue(lane, dropped);
-    ::sched_yield();
+    if (look < kLastLooks)
+      ::sched_yield();
+    else
+      std::this_thread::sleep_for(kBetweenLooks);
   }
 }
 
@@ -85,28 +97,24 @@ std::vector<std::byte> DatagramRail::address() const {
   return OfiRailAddress{capabilities_.provider, info_->addr_format, {lanes_[0].name, lanes_[1].name}}.pack();
 }
 
-Result<RemoteId> DatagramRail::connect(std::span<const std::byte> address, LinkTag /*tag*/) {
+Result<RemoteId> DatagramRail::connect(std::span<const std::byte> address, LinkTag tag) {
   if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
   const OfiRailAddress own{capabilities_.provider, info_->addr_format, {lanes_[0].name, lanes_[1].name}};
   auto peer = OfiRailAddress::parse(address, own, name_);
   if (!peer) return std::move(peer.error());
-  Remote remote;
+  std::array<fi_addr_t, kLanes> lanes{};
   for (const Lane lane : {Lane::control, Lane::data}) {
     auto inserted = insert_address(lane, peer->names[index_of(lane)]);
     if (!inserted) {
-      if (lane == Lane::data) fi_av_remove(part(Lane::control).addresses.get(), remote.lane.data(), 1, 0);
+      if (lane == Lane::data) fi_av_remove(part(Lane::control).addresses.get(), lanes.data(), 1, 0);
       return std::move(inserted.error());
     }
-    remote.lane[index_of(lane)] = *inserted;
+    lanes[index_of(lane)] = *inserted;
   }
-  if (free_remotes_.empty()) {
-    remotes_.push_back(remote);
-    return static_cast<RemoteId>(remotes_.size() - 1);
-  }
-  const RemoteId id = free_remotes_.back();
-  free_remotes_.pop_back();
-  remotes_[id] = remote;
-  return id;
+  DatagramLink& link = links_.take(tag);
+  link.lane = lanes;
+  links_.stands(link);
+  return link.remote;
 }
 
 Result<fi_addr_t> DatagramRail::insert_address(Lane lane, const std::vector<std::byte>& name) {
@@ -119,13 +127,11 @@ Result<fi_addr_t> DatagramRail::insert_address(Lane lane, const std::vector<std:
 }
 
 void DatagramRail::disconnect(RemoteId remote) {
-  if (!known(remote)) return;
-  for (const Lane lane : {Lane::control, Lane::data}) {
-    fi_addr_t& address = remotes_[remote].lane[index_of(lane)];
-    if (!stopped_) fi_av_remove(part(lane).addresses.get(), &address, 1, 0);
-    address = FI_ADDR_NOTAVAIL;
-  }
-  free_remotes_.push_back(remote);
+  DatagramLink* const link = links_.find(remote);
+  if (link == nullptr) return;
+  for (const Lane lane : {Lane::control, Lane::data})
+    if (!stopped_) fi_av_remove(part(lane).addresses.get(), &link->lane[index_of(lane)], 1, 0);
+  links_.release(*link);
 }
 
 /// Nothing is kept back here: what the queues hold is handed out by the polls that find it.

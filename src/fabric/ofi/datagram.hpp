@@ -47,8 +47,8 @@ class DatagramRail final : public OfiRail {
     std::vector<std::byte> name;
     std::size_t outstanding = 0;  ///< transmits without their completion yet
   };
-  /// Where a remote's lanes are. A slot that is free has no address.
-  struct Remote {
+  /// Where a remote's lanes are.
+  struct DatagramLink : Link {
     std::array<fi_addr_t, kLanes> lane{FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL};
   };
 
@@ -57,8 +57,9 @@ class DatagramRail final : public OfiRail {
   Result<void> open_lane(Lane lane);
   Result<fi_addr_t> insert_address(Lane lane, const std::vector<std::byte>& name);
 
-  bool known(RemoteId remote) const { return remote < remotes_.size() && remotes_[remote].lane[0] != FI_ADDR_NOTAVAIL; }
+  DatagramLink* ready(RemoteId remote) { return broken_ != 0 ? nullptr : links_.ready(remote); }
   void let_transmits_end();
+  Post refuse_post(const char* operation);
   Post settle(LaneParts& lane, ssize_t code, const char* operation);
   bool look_at_data_lane();
   std::size_t read_lanes(std::span<Event> events);
@@ -70,8 +71,7 @@ class DatagramRail final : public OfiRail {
   unsigned idle_looks_ = 0;
   bool data_first_ = false;  ///< the last poll had no room left for the data lane
   std::array<LaneParts, kLanes> lanes_;
-  std::vector<Remote> remotes_;
-  std::vector<RemoteId> free_remotes_;
+  Links<DatagramLink> links_{pending_};
 };
 
 }  // namespace railyard::fabric::ofi

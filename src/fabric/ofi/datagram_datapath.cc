@@ -14,13 +14,18 @@ Post DatagramRail::settle(LaneParts& lane, ssize_t code, const char* operation) 
   return code == -FI_EAGAIN ? Post::busy : fail(operation, static_cast<int>(-code));
 }
 
+Post DatagramRail::refuse_post(const char* operation) {
+  return fail(operation, broken_ != 0 ? broken_ : FI_EADDRNOTAVAIL);
+}
+
 Post DatagramRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
-  if (broken_ != 0 || !known(remote)) return fail("send", broken_ != 0 ? broken_ : FI_EADDRNOTAVAIL);
+  const DatagramLink* const link = ready(remote);
+  if (link == nullptr) return refuse_post("send");
   LaneParts& lane = part(Lane::control);
   if (lane.outstanding >= depth_) return Post::busy;
   return settle(lane,
                 fi_send(lane.endpoint.get(), message.address, message.bytes, message.descriptor,
-                        remotes_[remote].lane[index_of(Lane::control)], context),
+                        link->lane[index_of(Lane::control)], context),
                 "send");
 }
 
@@ -37,22 +42,24 @@ Post DatagramRail::receive(LocalChunk buffer, PostContext* context) {
 }
 
 Post DatagramRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
-  if (broken_ != 0 || !known(to.remote)) return fail("write", broken_ != 0 ? broken_ : FI_EADDRNOTAVAIL);
+  const DatagramLink* const link = ready(to.remote);
+  if (link == nullptr) return refuse_post("write");
   LaneParts& lane = part(Lane::data);
   if (lane.outstanding >= depth_) return Post::busy;
   if (options.delivery_complete && !capabilities_.delivery_complete)
     return fail("write with delivery completion", FI_EOPNOTSUPP);
-  const fi_addr_t peer = remotes_[to.remote].lane[index_of(Lane::data)];
+  const fi_addr_t peer = link->lane[index_of(Lane::data)];
   return settle(lane, post_write(lane.endpoint.get(), peer, to, from, options, context), "write");
 }
 
 Post DatagramRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
-  if (broken_ != 0 || !known(from.remote)) return fail("read", broken_ != 0 ? broken_ : FI_EADDRNOTAVAIL);
+  const DatagramLink* const link = ready(from.remote);
+  if (link == nullptr) return refuse_post("read");
   LaneParts& lane = part(Lane::data);
   if (lane.outstanding >= depth_) return Post::busy;
   return settle(lane,
-                fi_read(lane.endpoint.get(), to.address, to.bytes, to.descriptor,
-                        remotes_[from.remote].lane[index_of(Lane::data)], from.address, from.key, context),
+                fi_read(lane.endpoint.get(), to.address, to.bytes, to.descriptor, link->lane[index_of(Lane::data)],
+                        from.address, from.key, context),
                 "read");
 }
 

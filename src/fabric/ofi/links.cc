@@ -17,31 +17,20 @@ Result<RemoteId> ConnectedRail::connect(std::span<const std::byte> address, Link
   if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
   auto peer = OfiRailAddress::parse(address, own_address(), name_);
   if (!peer) return std::move(peer.error());
-  const RemoteId remote = take_slot();
-  links_[remote]->peer = peer->names[0];
-  links_[remote]->facing = tag.facing;
-  set_state(*links_[remote], OfiLink::State::connecting);
+  OfiLink& link = links_.take(tag);
+  link.peer = peer->names[0];
   for (const Lane lane : {Lane::control, Lane::data})
-    if (auto begun = begin_end(remote, lane, peer->names[0], tag); !begun) {
-      disconnect(remote);
+    if (auto begun = begin_end(link, lane); !begun) {
+      disconnect(link.remote);
       return std::move(begun.error());
     }
-  return remote;
+  return link.remote;
 }
 
-RemoteId ConnectedRail::take_slot() {
-  if (free_links_.empty()) {
-    links_.push_back(std::make_unique<OfiLink>());
-    return static_cast<RemoteId>(links_.size() - 1);
-  }
-  const RemoteId remote = free_links_.back();
-  free_links_.pop_back();
-  return remote;
-}
-
-Result<void> ConnectedRail::begin_end(RemoteId remote, Lane lane, const std::vector<std::byte>& name, LinkTag tag) {
+Result<void> ConnectedRail::begin_end(OfiLink& link, Lane lane) {
   const Info info(library().dupinfo(info_.get()));
   if (!info) return Error(Status::no_memory, "no memory for a copy of a fi_info");
+  const std::vector<std::byte>& name = link.peer;
   // libfabric frees it with the info.
   std::free(std::exchange(info->dest_addr, std::malloc(name.size())));
   if (info->dest_addr == nullptr) return Error(Status::no_memory, "no memory for a peer's address");
@@ -49,27 +38,21 @@ Result<void> ConnectedRail::begin_end(RemoteId remote, Lane lane, const std::vec
   info->dest_addrlen = name.size();
   auto endpoint = open_endpoint(*info, lane, false);
   if (!endpoint) return std::move(endpoint.error());
-  End& end = links_[remote]->ends[index_of(lane)];
+  End& end = link.ends[index_of(lane)];
   end.endpoint = std::move(*endpoint);
-  end_names_[&end.endpoint->fid] = {remote, lane};
-  const auto request = LinkRequest{lane, tag, listener_name_}.pack();
+  end_names_[&end.endpoint->fid] = {link.remote, lane};
+  const auto request = LinkRequest{lane, link.tag, listener_name_}.pack();
   // An attempt that fails at once is told like one that fails later.
   if (int code = fi_connect(end.endpoint.get(), name.data(), request.data(), request.size()); code != 0)
-    lose(remote, -code, code == -FI_ECONNREFUSED);
+    lose(link, -code, code == -FI_ECONNREFUSED);
   return {};
-}
-
-void ConnectedRail::set_state(OfiLink& link, OfiLink::State state) {
-  if (link.state == OfiLink::State::connecting) --setting_up_;
-  if (state == OfiLink::State::connecting) ++setting_up_;
-  link.state = state;
 }
 
 void ConnectedRail::end_stands(const EndName& name) {
   OfiLink& link = *links_[name.remote];
   link.ends[index_of(name.lane)].stands = true;
-  if (link.state != OfiLink::State::connecting || !link.ends[0].stands || !link.ends[1].stands) return;
-  set_state(link, OfiLink::State::up);
+  if (!link.connecting() || !link.ends[0].stands || !link.ends[1].stands) return;
+  links_.stands(link);
   refusals_.stood(link.peer);
   choose_message_way(link);
 }
@@ -81,48 +64,48 @@ bool ConnectedRail::rides_on_inbound_link(const OfiLink& link) const {
 void ConnectedRail::choose_message_way(OfiLink& link) {
   link.message_way = link.ends[index_of(Lane::control)].endpoint.get();
   if (!(link.peer < listener_name_)) return;
-  for (auto& [name, inbound_link] : inbound_links_) {
-    if (inbound_link.lane == Lane::control && inbound_link.stands && inbound_link.from == link.peer &&
-        inbound_link.tag.id == link.facing)
-      link.message_way = inbound_link.endpoint.get();
-  }
+  const Accepted* const facing = inbound_.find(link.tag.facing, [&](const Accepted& one) {
+    return one.carries(Lane::control) && one.stands && one.from == link.peer;
+  });
+  if (facing != nullptr) link.message_way = facing->endpoint.get();
 }
 
-void ConnectedRail::lose(RemoteId remote, int error, bool refused) {
-  OfiLink& link = *links_[remote];
-  if (link.state == OfiLink::State::lost) return;
+void ConnectedRail::lose(OfiLink& link, int error, bool refused) {
+  if (link.lost()) return;
   // A target that finds no such key closes the connection, and so does a source that cannot be read: providers with
   // connections of their own tell neither from a broken path.
-  const Blame blame = link.state == OfiLink::State::up ? Blame::unknown : Blame::link;
-  set_state(link, OfiLink::State::lost);
-  if (refused && !refusals_.refused(link.peer, SteadyClock().now())) return pending_.push_unverified(remote, error);
-  pending_.push_lost(remote, error, refused, error == FI_EACCES, blame);
+  const Blame blame = link.up() ? Blame::unknown : Blame::link;
+  const bool gone = refused && refusals_.refused(link.peer, SteadyClock().now());
+  links_.lose(link, {.error = error,
+                     .refused = gone,
+                     .unverified = refused && !gone,
+                     .unwanted = error == FI_EACCES,
+                     .blame = blame});
 }
 
 void ConnectedRail::disconnect(RemoteId remote) {
-  if (!known(remote)) return;
-  OfiLink& link = *links_[remote];
+  OfiLink* const found = links_.find(remote);
+  if (found == nullptr) return;
+  OfiLink& link = *found;
   // Messages that are still out on an inbound link can be had back only with its end.
-  if (!stopped_ && rides_on_inbound_link(link) && link.ends[index_of(Lane::control)].outstanding != 0) {
-    const LinkTag tag = inbound_links_.at(&link.message_way->fid).tag;
-    close_inbound_links(tag.id, tag.epoch, true);
+  if (rides_on_inbound_link(link) && link.ends[index_of(Lane::control)].outstanding != 0) {
+    const LinkTag tag = *accepted_.at(&link.message_way->fid).inbound;
+    const auto same = [&](const Accepted& one) { return one.inbound->epoch <= tag.epoch; };
+    while (Accepted* const one = inbound_.find(tag.id, same)) close_accepted(*one);
   }
   link.message_way = nullptr;
-  if (!stopped_) run_out(link);
+  run_out(link);
   for (End& end : link.ends) {
     if (end.endpoint) end_names_.erase(&end.endpoint->fid);
     end.endpoint.reset();
   }
-  if (!stopped_) {
-    drain(kMessages);
-    drain(kLinkData);
-    return_contexts(link);
-  }
-  set_state(link, OfiLink::State::free);
-  pending_.forget_lost(remote);
-  link.ends = {};
-  link.peer.clear();
-  free_links_.push_back(remote);
+  drain(kMessages);
+  drain(kLinkData);
+  // What the provider dropped without a word.
+  for (const Lane lane : {Lane::control, Lane::data})
+    outstanding_[index_of(lane)] -= link.ends[index_of(lane)].outstanding;
+  link.in_flight.end(pending_, FI_ECANCELED);
+  links_.release(link);
 }
 
 /// Lets the data lane come to its end before it is closed. libfabric's tcp provider (1.17) frees a read twice when its
@@ -143,8 +126,9 @@ void ConnectedRail::run_out(OfiLink& link) {
 
 /// Over tcp, by the sockets that the provider uses: the one that carries the messages, and the data lane's.
 Liveness ConnectedRail::liveness(RemoteId remote) {
-  if (stopped_ || !known(remote)) return Liveness::unknown;
-  const OfiLink& link = *links_[remote];
+  const OfiLink* const found = links_.find(remote);
+  if (found == nullptr) return Liveness::unknown;
+  const OfiLink& link = *found;
   const End& data = link.ends[index_of(Lane::data)];
   for (const auto& [queue, endpoint] :
        {std::pair{kMessages, link.message_way}, std::pair{kLinkData, data.endpoint.get()}}) {
@@ -159,8 +143,9 @@ Liveness ConnectedRail::liveness(RemoteId remote) {
 
 /// Of both lanes together.
 std::optional<Delivery> ConnectedRail::delivery(RemoteId remote) {
-  if (stopped_ || !known(remote)) return std::nullopt;
-  const OfiLink& link = *links_[remote];
+  const OfiLink* const found = links_.find(remote);
+  if (found == nullptr) return std::nullopt;
+  const OfiLink& link = *found;
   const End& data = link.ends[index_of(Lane::data)];
   Delivery both;
   for (const auto& [queue, endpoint] :
@@ -172,19 +157,6 @@ std::optional<Delivery> ConnectedRail::delivery(RemoteId remote) {
     both.waits |= one->waits;
   }
   return both;
-}
-
-/// What the provider dropped without a word.
-void ConnectedRail::return_contexts(OfiLink& link) {
-  for (const Lane lane : {Lane::control, Lane::data})
-    outstanding_[index_of(lane)] -= link.ends[index_of(lane)].outstanding;
-  while (PostContext* const context = link.in_flight.take()) {
-    Event event;
-    event.kind = Event::Kind::failed;
-    event.context = context;
-    event.error = FI_ECANCELED;
-    pending_.push(event);
-  }
 }
 
 }  // namespace railyard::fabric::ofi

@@ -27,7 +27,7 @@ Result<void> OfiRail::open_domain(const RailOffer& offer, const Choice& choice) 
   name_ = fmt::format("{} {}", core_name(offer.provider), offer.label(offer.domain));
   set_number(offer.number);
   if (!choice.shown_address.empty()) name_ += " " + choice.shown_address;
-  fabric_name_ = offer.fabric;
+  fabric_ = offer.fabric;
   info_.reset(library().dupinfo(choice.info.get()));
   if (!info_) return Error(Status::no_memory, "no memory for a copy of a fi_info");
   set_capabilities(offer, choice);
@@ -35,7 +35,7 @@ Result<void> OfiRail::open_domain(const RailOffer& offer, const Choice& choice) 
   fid_fabric* fabric = nullptr;
   if (int code = library().fabric(info_->fabric_attr, &fabric, nullptr); code != 0)
     return set_up_error("open the fabric", code);
-  fabric_.reset(fabric);
+  fabric_object_.reset(fabric);
   fid_domain* domain = nullptr;
   if (int code = fi_domain(fabric, info_.get(), &domain, nullptr); code != 0)
     return set_up_error("open the domain", code);
@@ -45,11 +45,7 @@ Result<void> OfiRail::open_domain(const RailOffer& offer, const Choice& choice) 
     if (!keys) return std::move(keys.error());
     keys_ = std::move(*keys);
   }
-  if (choice.interface.empty()) return {};
-  if (auto watch = LinkWatch::open(choice.interface))
-    watch_ = std::move(*watch);
-  else
-    log_warn(in_log(), "{}; a dead interface is found by its silence", watch.error().text());
+  if (!choice.interface.empty()) watch_interface(choice.interface);
   return {};
 }
 
@@ -91,11 +87,6 @@ Result<std::vector<std::byte>> OfiRail::name_of(fid& endpoint) const {
   return name;
 }
 
-Result<void> OfiRail::refuse_if_stopped() const {
-  if (stopped_) return Error(Status::rail_failed, fmt::format("{} is stopped", name_));
-  return {};
-}
-
 void OfiRail::give_up(int code) {
   if (broken_ != 0) return;
   broken_ = code;
@@ -129,25 +120,6 @@ bool OfiRail::read_error(fid_cq& queue, fi_cq_err_entry& entry) const {
   return true;
 }
 
-void OfiRail::look_at_interface() {
-  if (!watch_) return;
-  const auto usable = watch_->changed();
-  if (!usable) return;
-  Event event;
-  event.kind = *usable ? Event::Kind::rail_up : Event::Kind::rail_down;
-  pending_.push(event);
-}
-
-Post OfiRail::fail(const char* operation, int code) {
-  failed_operation_ = operation;
-  failed_code_ = code;
-  return Post::failed;
-}
-
 std::string OfiRail::describe_error(int error) const { return library().strerror(error); }
-
-std::string OfiRail::failure() const {
-  return fmt::format("{}: {} failed: {}", name_, failed_operation_, library().strerror(failed_code_));
-}
 
 }  // namespace railyard::fabric::ofi

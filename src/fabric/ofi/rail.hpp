@@ -18,29 +18,23 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fabric/link_watch.hpp"
+#include "fabric/base_rail.hpp"
 #include "fabric/ofi/fid.hpp"
 #include "fabric/ofi/info.hpp"
 #include "fabric/ofi/keys.hpp"
 #include "fabric/ofi/landing.hpp"
-#include "fabric/pending.hpp"
-#include "fabric/rail.hpp"
 
 namespace railyard::fabric::ofi {
 
-class OfiRail : public Rail {
+class OfiRail : public BaseRail {
  public:
   OfiRail(const OfiRail&) = delete;
   OfiRail& operator=(const OfiRail&) = delete;
 
-  const Capabilities& capabilities() const override { return capabilities_; }
-  std::string name() const override { return name_; }
-  std::string fabric() const override { return fabric_name_; }
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void revoke(const Registration& registration) override;
   void deregister(const Registration& registration) override;
   std::string describe_error(int error) const override;
-  std::string failure() const override;
 
  protected:
   static constexpr std::size_t kReadBatch = 32;  ///< completions of one call to libfabric
@@ -63,8 +57,6 @@ class OfiRail : public Rail {
   /// ones only.
   virtual void cut_off_peers() {}
 
-  Post fail(const char* operation, int code);
-  Result<void> refuse_if_stopped() const;
   /// After this the rail does nothing any more.
   void give_up(int code);
   /// Fills `events` from the queue: `read_entry(entry, event)` turns a completion into an event, `read_failure(event)`
@@ -76,22 +68,15 @@ class OfiRail : public Rail {
   bool read_arrival(const fi_cq_data_entry& entry, Event& event);
   /// Reads one error completion; false: there was none.
   bool read_error(fid_cq& queue, fi_cq_err_entry& entry) const;
-  /// Reports a change of the interface's state.
-  void look_at_interface();
 
-  Capabilities capabilities_;
-  std::string name_;
-  std::string fabric_name_;
   std::size_t depth_ = 0;     ///< bound of the transmits of a lane, and of the receives
   std::size_t receives_ = 0;  ///< posted on the control lane
-  bool stopped_ = false;
-  int broken_ = 0;  ///< why the rail can do nothing any more
+  int broken_ = 0;            ///< why the rail can do nothing any more
   unsigned turn_ = 0;
-  PendingEvents pending_;  ///< what `poll` hands out first
   LandingReceives landing_;
 
   Info info_;
-  Fid<fid_fabric> fabric_;
+  Fid<fid_fabric> fabric_object_;
   Fid<fid_domain> domain_;
 
  private:
@@ -109,9 +94,6 @@ class OfiRail : public Rail {
   bool is_remote(const Registration& registration) const;
   Error registration_error(const char* step, std::span<std::byte> memory, Lane lane, int code) const;
 
-  const char* failed_operation_ = "";
-  int failed_code_ = 0;
-  std::optional<LinkWatch> watch_;
   KeyPool keys_;
   std::uint64_t next_held_ = 1;
   std::unordered_map<std::uint64_t, Held> held_;

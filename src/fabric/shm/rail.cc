@@ -72,6 +72,7 @@ Result<std::unique_ptr<ShmRail>> ShmRail::open(const Options& options) {
 Result<void> ShmRail::start() {
   auto fabric = fabric_of(options_.directory);
   if (!fabric) return std::move(fabric.error());
+  name_ = "shared memory";
   fabric_ = std::move(*fabric);
   remove_dead_objects(options_.directory);
   Endpoint::Options core_options;
@@ -99,11 +100,9 @@ ShmRail::~ShmRail() { ShmRail::stop(); }
 
 void ShmRail::stop() {
   if (std::exchange(stopped_, true)) return;
-  for (const auto& link : links_) {
-    link->guard.store(0);  // before the memory of what is under way goes
-    link->peer = nullptr;
-    if (link->state != ShmLink::State::free) link->state = ShmLink::State::lost;
-  }
+  links_.each([](ShmLink& link) { link.guard.store(0); });  // before the memory of what is under way goes
+  links_.clear();
+  inbound_.clear();
   for (const DeviceCopy& copy : copying_) device_copies_.wait(copy.ticket);
   copying_.clear();
   core_.reset();
@@ -131,8 +130,8 @@ bool ShmRail::arm() {
 }
 
 bool ShmRail::wake(RemoteId remote) {
-  if (stopped_ || !known(remote)) return false;
-  const Peer* const peer = links_[remote]->peer;
+  const ShmLink* const link = links_.find(remote);
+  const Peer* const peer = link != nullptr ? link->peer : nullptr;
   if (peer == nullptr || peer->out == nullptr) return false;
   peer->out->wake();
   return true;
@@ -149,63 +148,40 @@ std::vector<std::byte> ShmRail::address() const {
 // ---- Links ----
 
 Result<RemoteId> ShmRail::connect(std::span<const std::byte> address, LinkTag tag) {
-  if (stopped_) return Error(Status::rail_failed, "shared memory: the rail is stopped");
+  if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
   const auto identity = parse_address(address);
   if (!identity) return identity.error().copy();
   Peer& peer = peer_of(*identity);
   const auto reached = reach(peer);
   if (!reached) forget_if_gone(peer);
   if (!reached && reached.status() != Status::not_found) return reached.error().copy();
-  const RemoteId remote = take_link();
-  ShmLink& link = *links_[remote];
-  link.state = ShmLink::State::connecting;
+  ShmLink& link = links_.take(tag);
   if (!reached) {
-    lose(remote, kNobodyThere, true);
-    return remote;
+    lose(link, kNobodyThere);
+    return link.remote;
   }
   link.peer = &peer;
   link.guard.store(random_word());
   owe(peer, {kHello,
              0,
-             {link.number, tag.id.low},
+             {link.number(), tag.id.low},
              {tag.epoch, reinterpret_cast<std::uintptr_t>(&link.guard), link.guard.load(std::memory_order_relaxed),
               tag.id.high}});
-  return remote;
+  return link.remote;
 }
 
-RemoteId ShmRail::take_link() {
-  RemoteId remote = static_cast<RemoteId>(links_.size());
-  if (free_links_.empty()) {
-    links_.push_back(std::make_unique<ShmLink>());
-  } else {
-    remote = free_links_.back();
-    free_links_.pop_back();
-  }
-  ShmLink& link = *links_[remote];
-  link.number = std::uint64_t{++link.generation} << 32U | remote;
-  link.read_by_peer = false;
-  link.waiting = 0;
-  link.peer = nullptr;
-  return remote;
-}
-
-void ShmRail::lose(RemoteId remote, int error, bool refused) {
-  ShmLink& link = *links_[remote];
-  link.state = ShmLink::State::lost;
-  Event event;
-  event.kind = Event::Kind::lost;
-  event.remote = remote;
-  event.error = error;
-  event.refused = refused;
-  event.unwanted = error == kEpochRefused;
-  if (error == kBadKey) event.blame = Blame::operation;  // of a write that its sender holds for done
-  tell(event);
+void ShmRail::lose(ShmLink& link, int error) {
+  links_.lose(link, {.error = error,
+                     .refused = error == kNobodyThere,
+                     .unwanted = error == kEpochRefused,
+                     // Of a write that its sender holds for done.
+                     .blame = error == kBadKey ? Blame::operation : Blame::link});
 }
 
 /// The owner of an object holds a lock on it as long as its process lives, whatever that does.
 Liveness ShmRail::liveness(RemoteId remote) {
-  if (stopped_ || !known(remote)) return Liveness::unknown;
-  const Peer* const peer = links_[remote]->peer;
+  const ShmLink* const link = links_.find(remote);
+  const Peer* const peer = link != nullptr ? link->peer : nullptr;
   if (peer == nullptr || peer->out == nullptr) return Liveness::unknown;
   return peer->out->peer().alive() ? Liveness::alive : Liveness::gone;
 }
@@ -217,32 +193,26 @@ std::optional<Delivery> ShmRail::delivery(RemoteId remote) {
 }
 
 void ShmRail::lose_links_to(const Peer& peer, int error) {
-  for (RemoteId remote = 0; remote < links_.size(); ++remote) {
-    ShmLink& link = *links_[remote];
-    if (link.peer != &peer) continue;
+  links_.each([&](ShmLink& link) {
+    if (link.peer != &peer) return;
     link.peer = nullptr;
-    if (link.state == ShmLink::State::connecting || link.state == ShmLink::State::up) lose(remote, error, false);
-  }
+    lose(link, error);
+  });
 }
 
 void ShmRail::disconnect(RemoteId remote) {
-  if (!known(remote)) return;
-  ShmLink& link = *links_[remote];
+  ShmLink* const link = links_.find(remote);
+  if (link == nullptr) return;
   // Before anybody is told that the memory of what was under way is free: a peer that reads it from now on finds the
   // guard gone. Sequentially consistent, as the reader's fence.
-  link.guard.store(0);
-  if (link.peer != nullptr) {
-    std::erase_if(link.peer->moving, [&](std::uint32_t index) { return operations_[index].link == remote; });
-    owe(*link.peer, {kBye, 0, {link.number, link.state == ShmLink::State::connecting ? 0U : 1U}, {}});
+  link->guard.store(0);
+  if (link->peer != nullptr) {
+    std::erase_if(link->peer->moving, [&](std::uint32_t index) { return operations_[index].link == remote; });
+    owe(*link->peer, {kBye, 0, {link->number(), link->connecting() ? 0U : 1U}, {}});
   }
-  if (!stopped_) {
-    for (Operation& operation : operations_)
-      if (operation.kind != Operation::Kind::free && operation.link == remote && !operation.ended) end(operation);
-  }
-  pending_.forget_lost(remote);
-  link.state = ShmLink::State::free;
-  link.peer = nullptr;
-  free_links_.push_back(remote);
+  for (Operation& operation : operations_)
+    if (operation.kind != Operation::Kind::free && operation.link == remote && !operation.ended) end(operation);
+  links_.release(*link);
 }
 
 // ---- Peers ----
@@ -286,7 +256,7 @@ void ShmRail::forget_if_gone(Peer& peer) {
 void ShmRail::left(Inbound& from, bool died) {
   auto* const peer = static_cast<Peer*>(from.user);
   if (peer == nullptr) return;  // it never said anything
-  for (const ShmInboundLink& inbound_link : std::exchange(peer->inbound_links, {})) report_left(inbound_link.tag);
+  for (const auto& inbound_link : std::exchange(peer->inbound_links, {})) inbound_.left(*inbound_link);
   if (died) lose_links_to(*peer, kPeerGone);  // no answer comes any more, even if only the ring is broken
   peer->jobs.clear();
   peer->in = nullptr;
@@ -318,12 +288,6 @@ void ShmRail::look_at_rings() {
 
 // ---- Inbound links ----
 
-bool ShmRail::welcome(const LinkTag& tag) const {
-  const auto epochs = epochs_.find(tag.id);
-  if (epochs == epochs_.end()) return true;
-  return tag.epoch >= epochs->second.newest && (!epochs->second.fenced || tag.epoch > *epochs->second.fenced);
-}
-
 void ShmRail::take_hello(Peer& peer, const Record& record) {
   const std::uint64_t number = record.arguments[0];
   const LinkTag tag{{record.more[3], record.arguments[1]}, static_cast<std::uint32_t>(record.more[0])};
@@ -331,73 +295,50 @@ void ShmRail::take_hello(Peer& peer, const Record& record) {
     log_warn(in_log(), "a peer cannot be answered: {}", reached.error().text());
     return;
   }
-  if (!welcome(tag)) {
+  if (!inbound_.welcome(tag)) {
     owe(peer, {kShut, 0, {number, kEpochRefused}, {}});
     return;
   }
-  // The sender has given up the epochs before this one.
-  if (tag.epoch != 0) close_inbound_links(tag.id, tag.epoch - 1, kEpochRefused, true);
-  peer.inbound_links.push_back({number, tag, record.more[1], record.more[2]});
-  epochs_[tag.id].newest = tag.epoch;
+  ShmInboundLink& inbound_link = *peer.inbound_links.emplace_back(std::make_unique<ShmInboundLink>());
+  inbound_link.peer = &peer;
+  inbound_link.number = number;
+  inbound_link.guard_address = record.more[1];
+  inbound_link.guard = record.more[2];
+  inbound_.seat(inbound_link, tag, [this](ShmInboundLink& other) { shut(other, kEpochRefused); });
   tell_shares(peer);
   owe(peer, {kWelcome, 0, {number, peer.memory.readable() ? 1U : 0U}, {}});
 }
 
-void ShmRail::shut(Peer& peer, std::uint64_t number, Trouble why) {
-  drop_jobs(peer, number);
-  std::erase_if(peer.inbound_links,
-                [number](const ShmInboundLink& inbound_link) { return inbound_link.number == number; });
-  owe(peer, {kShut, 0, {number, static_cast<std::uint64_t>(why)}, {}});
+void ShmRail::shut(ShmInboundLink& inbound_link, Trouble why) {
+  owe(*inbound_link.peer, {kShut, 0, {inbound_link.number, static_cast<std::uint64_t>(why)}, {}});
+  inbound_.left(inbound_link);
+  drop(inbound_link);
 }
 
-void ShmRail::drop_jobs(Peer& peer, std::uint64_t number) {
-  std::erase_if(peer.jobs, [number](const Job& job) { return job.number == number; });
-}
-
-void ShmRail::close_inbound_links(LinkName id, std::uint32_t epoch, Trouble why, bool report) {
-  for (auto& [identity, peer] : peers_) {
-    for (const ShmInboundLink& inbound_link : std::vector<ShmInboundLink>(peer->inbound_links)) {
-      if (inbound_link.tag.id != id || inbound_link.tag.epoch > epoch) continue;
-      shut(*peer, inbound_link.number, why);
-      if (report) report_left(inbound_link.tag);
-    }
-  }
-}
-
-void ShmRail::report_left(const LinkTag& tag) {
-  Event event;
-  event.kind = Event::Kind::left;
-  event.link = tag;
-  tell(event);
+void ShmRail::drop(ShmInboundLink& inbound_link) {
+  Peer& peer = *inbound_link.peer;
+  std::erase_if(peer.jobs, [&](const Job& job) { return job.number == inbound_link.number; });
+  std::erase_if(peer.inbound_links, [&](const auto& one) { return one.get() == &inbound_link; });
 }
 
 void ShmRail::take_bye(Peer& peer, const Record& record) {
-  const std::uint64_t number = record.arguments[0];
-  const ShmInboundLink* const inbound_link = inbound_link_of(peer, number);
+  ShmInboundLink* const inbound_link = inbound_link_of(peer, record.arguments[0]);
   if (inbound_link == nullptr) return;
-  const LinkTag tag = inbound_link->tag;
-  drop_jobs(peer, number);
-  std::erase_if(peer.inbound_links, [number](const ShmInboundLink& each) { return each.number == number; });
-  if (record.arguments[1] != 0) report_left(tag);
+  record.arguments[1] != 0 ? inbound_.left(*inbound_link) : inbound_.withdraw(*inbound_link);
+  drop(*inbound_link);
 }
 
 /// Exact: everything that lands here is stored by this process, in its own `poll`, and only for inbound links that
 /// stand. What a shut inbound link has in its ring is taken out unread; a long write that was half done stays half
 /// done.
 bool ShmRail::fence(LinkTag tag) {
-  InboundEpochs& epochs = epochs_[tag.id];
-  if (!epochs.fenced || *epochs.fenced < tag.epoch) {
-    epochs.fenced = tag.epoch;
-    close_inbound_links(tag.id, tag.epoch, kFenced, false);
-    epochs.fence_mark = pending_.mark();
-  }
-  return !copies_of(tag) && pending_.past(epochs.fence_mark);
+  return inbound_.fence(tag, [this](ShmInboundLink& one) { shut(one, kFenced); }) && !copies_of(tag);
 }
 
 // ---- Memory ----
 
 Result<Registration> ShmRail::register_memory(std::span<std::byte> memory, Access access) {
-  if (stopped_) return Error(Status::rail_failed, "shared memory: the rail is stopped");
+  if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
   Registration registration;
   registration.remote_base = reinterpret_cast<std::uintptr_t>(memory.data());
   if (access.device >= 0) {

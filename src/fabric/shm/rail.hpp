@@ -1,5 +1,5 @@
 /// A rail through shared memory, for processes of one user on one machine: the contract of fabric/rail.hpp on the
-/// endpoints of this folder. docs/shm.md, "The rail", has the protocol and why it is safe.
+/// endpoints of src/shm. docs/shm.md, "The rail", has the protocol and why it is safe.
 ///
 /// Two rules carry everything. *Only the owner stores into its memory*: a write is a record that the target's own poll
 /// applies (short ones carry their bytes; long ones say where they lie and the target reads them there), after it has
@@ -17,16 +17,31 @@
 #include <string>
 #include <vector>
 
+#include "fabric/base_rail.hpp"
 #include "fabric/device_copies.hpp"
-#include "fabric/pending.hpp"
-#include "fabric/rail.hpp"
-#include "fabric/shm/endpoint.hpp"
+#include "fabric/inbound.hpp"
 #include "fabric/shm/rail_limits.hpp"
 #include "fabric/shm/rail_protocol.hpp"
 #include "fabric/shm/rail_registrations.hpp"
-#include "fabric/shm/single_copy.hpp"
+#include "shm/endpoint.hpp"
+#include "shm/single_copy.hpp"
 
 namespace railyard::fabric::shm {
+
+// What the rail takes from the core.
+using railyard::shm::Arrival;
+using railyard::shm::copy_bytes;
+using railyard::shm::Endpoint;
+using railyard::shm::Inbound;
+using railyard::shm::kDefaultDirectory;
+using railyard::shm::Listener;
+using railyard::shm::Outbound;
+using railyard::shm::PeerMemory;
+using railyard::shm::prefetch_for_reading;
+using railyard::shm::Record;
+using railyard::shm::remove_dead_objects;
+using railyard::shm::Reservation;
+using railyard::shm::Word;
 
 /// Device memory of this process that peers may be told of: an allocation.
 struct DeviceMemory {
@@ -36,7 +51,7 @@ struct DeviceMemory {
   std::size_t users = 0;  ///< registrations
 };
 
-class ShmRail final : public Rail, private Listener {
+class ShmRail final : public BaseRail, private Listener {
  public:
   struct Options {
     std::string directory = kDefaultDirectory;
@@ -48,15 +63,12 @@ class ShmRail final : public Rail, private Listener {
   ShmRail(const ShmRail&) = delete;
   ShmRail& operator=(const ShmRail&) = delete;
 
-  const Capabilities& capabilities() const override { return capabilities_; }
-  std::string name() const override { return "shared memory"; }
-  std::string fabric() const override { return fabric_; }
   std::vector<std::byte> address() const override;
 
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
-  void forget(LinkName link) override { epochs_.erase(link); }
+  void forget(LinkName link) override { inbound_.forget(link); }
   Liveness liveness(RemoteId remote) override;
   OneSided one_sided() const override { return one_sided_; }
   std::optional<Delivery> delivery(RemoteId remote) override;
@@ -71,11 +83,10 @@ class ShmRail final : public Rail, private Listener {
   std::size_t poll(std::span<Event> events) override;
   int descriptor() const override;
   bool arm() override;
-  bool wake(RemoteId remote) override;
+  [[gnu::hot]] bool wake(RemoteId remote) override;
   void stop() override;
 
   std::string describe_error(int error) const override;
-  std::string failure() const override { return failure_; }
 
   /// Bytes that came straight out of a peer's memory.
   std::uint64_t bytes_copied_once() const { return bytes_copied_once_; }
@@ -84,27 +95,27 @@ class ShmRail final : public Rail, private Listener {
   struct Peer;
 
   /// A way to a peer's rail.
-  struct ShmLink {
-    enum class State : std::uint8_t { free, connecting, up, lost };
-    State state = State::free;
-    bool read_by_peer = false;     ///< the peer gets long writes itself
-    std::uint32_t generation = 0;  ///< counts the links that had this slot
-    std::uint32_t waiting = 0;     ///< operations that are not done
-    std::uint64_t number = 0;
-    Peer* peer = nullptr;  ///< null once that is gone
+  struct ShmLink : Link {
+    bool read_by_peer = false;  ///< the peer gets long writes itself
+    std::uint32_t waiting = 0;  ///< operations that are not done
+    Peer* peer = nullptr;       ///< null once that is gone
+    /// What the peer knows it by.
+    std::uint64_t number() const { return std::uint64_t{generation} << 32U | remote; }
     /// A random word while the link lives, then 0. The peer reads it after it has read a long write's bytes: they count
     /// only if the link was still alive then, for afterwards their memory may have been used for something else.
     std::atomic<std::uint64_t> guard{0};
   };
   /// A peer's link to here.
-  struct ShmInboundLink {
+  struct ShmInboundLink : Carrier {
+    Peer* peer = nullptr;
     std::uint64_t number = 0;
-    LinkTag tag;
     std::uint64_t guard_address = 0;
     std::uint64_t guard = 0;
     std::size_t landing = 0;        ///< bytes of the write whose chunks are arriving
     bool bad_write = false;         ///< one of them had a bad key
     Trouble bad_copy = kNoTrouble;  ///< one of its copies by a GPU failed
+
+    bool same_peer(const ShmInboundLink& other) const { return peer == other.peer; }
   };
   /// What this rail was asked to do and has not done yet.
   struct Operation {
@@ -187,7 +198,7 @@ class ShmRail final : public Rail, private Listener {
     Outbound* out = nullptr;
     Inbound* in = nullptr;
     PeerMemory memory;
-    std::vector<ShmInboundLink> inbound_links;
+    std::vector<std::unique_ptr<ShmInboundLink>> inbound_links;
     std::deque<Control> owed;          ///< found no room in the ring
     std::deque<std::uint32_t> moving;  ///< operations with something to move
     std::deque<Job> jobs;
@@ -199,30 +210,20 @@ class ShmRail final : public Rail, private Listener {
     LocalChunk buffer;
     PostContext* context = nullptr;
   };
-  /// What is known of a peer's link over all its epochs.
-  struct InboundEpochs {
-    std::uint32_t newest = 0;
-    std::optional<std::uint32_t> fenced;  ///< up to this one they are shut out
-    std::uint64_t fence_mark = 0;         ///< the events that came before the fence
-  };
 
   explicit ShmRail(const Options& options);
   Result<void> start();
 
   // rail.cc: links, inbound links, registrations
-  bool known(RemoteId remote) const { return remote < links_.size() && links_[remote]->state != ShmLink::State::free; }
-  RemoteId take_link();
-  void lose(RemoteId remote, int error, bool refused);
+  void lose(ShmLink& link, int error);
   void lose_links_to(const Peer& peer, int error);
   Peer& peer_of(const Identity& identity);
   Peer& peer_of(Inbound& from);
   Result<void> reach(Peer& peer);
   void forget_if_gone(Peer& peer);
-  bool welcome(const LinkTag& tag) const;
-  void shut(Peer& peer, std::uint64_t number, Trouble why);
-  void close_inbound_links(LinkName id, std::uint32_t epoch, Trouble why, bool report);
-  void report_left(const LinkTag& tag);
-  static void drop_jobs(Peer& peer, std::uint64_t number);
+  /// Nothing more of it is applied, and its sender hears of that.
+  void shut(ShmInboundLink& inbound_link, Trouble why);
+  static void drop(ShmInboundLink& inbound_link);
   void left(Inbound& from, bool died) override;
   void lost(Outbound& to) override;
   void look_at_rings();
@@ -231,11 +232,7 @@ class ShmRail final : public Rail, private Listener {
   void tell(const Event& event);
   void tell_done(Event::Kind kind, PostContext* context, std::size_t bytes);
   void tell_failed(PostContext* context, int error);
-  ShmLink* ready(RemoteId remote) {
-    return remote < links_.size() && links_[remote]->state == ShmLink::State::up ? links_[remote].get() : nullptr;
-  }
   Post refuse(const char* operation, RemoteId remote);
-  Post fail(const char* operation, int error);
   Operation* take_operation(Operation::Kind kind, RemoteId link, LocalChunk local, const RemoteChunk& remote,
                             PostContext* context);
   static std::uint64_t handle_of(const Operation& operation);
@@ -298,7 +295,7 @@ class ShmRail final : public Rail, private Listener {
   bool begin_copy(int device, void* to, const void* from, std::size_t bytes, DeviceCopy copy);
   bool do_device_job(Peer& peer, Job& job, const Registrations::Found& found);
   bool move_device_read(Peer& peer, Operation& operation);
-  bool write_from_ring(Peer& peer, const ShmInboundLink& inbound_link, const Arrival& arrival,
+  bool write_from_ring(Peer& peer, ShmInboundLink& inbound_link, const Arrival& arrival,
                        const Registrations::Found& to);
   bool answer_from_ring(Operation& operation, const Arrival& arrival);
   void finish_copies();
@@ -308,19 +305,14 @@ class ShmRail final : public Rail, private Listener {
   bool copies_of(const LinkTag& tag) const;
 
   Options options_;
-  Capabilities capabilities_;
-  std::string fabric_;
   Identity identity_;
-  std::string failure_;
-  bool stopped_ = false;
   bool armed_ = false;
 
   std::unique_ptr<Endpoint> core_;
   std::map<std::array<std::uint8_t, 16>, std::unique_ptr<Peer>> peers_;  ///< by identity
   std::vector<Peer*> busy_;                                              ///< have something to move
-  std::vector<std::unique_ptr<ShmLink>> links_;                          ///< by RemoteId; peers look at their guards
-  std::vector<RemoteId> free_links_;
-  std::map<LinkName, InboundEpochs> epochs_;  ///< by link id
+  Links<ShmLink> links_{pending_};                                       ///< peers look at their guards
+  InboundLinks<ShmInboundLink> inbound_{pending_};
   Registrations registrations_;
   std::vector<std::unique_ptr<DeviceMemory>> device_memory_;
   std::uint32_t next_share_ = 1;
@@ -331,7 +323,6 @@ class ShmRail final : public Rail, private Listener {
   std::vector<Receive> receives_;  ///< a ring
   std::size_t first_receive_ = 0;
   std::size_t receive_count_ = 0;
-  PendingEvents pending_;
   std::span<Event> room_;  ///< of the poll that is running
   std::size_t told_ = 0;
   std::uint32_t turn_ = 0;

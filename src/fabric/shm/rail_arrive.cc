@@ -62,16 +62,14 @@ bool ShmRail::take(Inbound& from, const Arrival& arrival) {
 }
 
 ShmRail::ShmInboundLink* ShmRail::inbound_link_of(Peer& peer, std::uint64_t number) {
-  for (ShmInboundLink& inbound_link : peer.inbound_links)
-    if (inbound_link.number == number) return &inbound_link;
+  for (const auto& inbound_link : peer.inbound_links)
+    if (inbound_link->number == number) return inbound_link.get();
   return nullptr;
 }
 
 ShmRail::ShmLink* ShmRail::own_link(const Peer& peer, std::uint64_t number) {
-  const auto remote = static_cast<RemoteId>(number);
-  if (!known(remote)) return nullptr;
-  ShmLink& link = *links_[remote];
-  return link.number == number && link.peer == &peer ? &link : nullptr;
+  ShmLink* const link = links_.find(static_cast<RemoteId>(number));
+  return link != nullptr && link->number() == number && link->peer == &peer ? link : nullptr;
 }
 
 bool ShmRail::take_message(Peer& peer, const Arrival& arrival) {
@@ -113,20 +111,14 @@ bool ShmRail::take_write(Peer& peer, const Arrival& arrival) {
   const std::size_t bytes = arrival.word.bytes;
   const bool last = (arrival.word.flags & kLast) != 0;
   const Registrations::Found to = registrations_.find(record.arguments[1], record.more[0], bytes);
-  if (to.on_device() && !inbound_link->bad_write) {
-    if (!write_from_ring(peer, *inbound_link, arrival, to)) return false;
-    inbound_link->landing = last ? 0 : inbound_link->landing + bytes;
-    return true;
-  }
+  if (to.on_device() && !inbound_link->bad_write) return write_from_ring(peer, *inbound_link, arrival, to);
   if (to) {
     prefetch_for_reading(arrival.payload, std::min(bytes, kPrefetched));
     copy_bytes(to.memory, arrival.payload, bytes);
     inbound_link->landing += bytes;
   } else if (handle == 0) {
     // Its sender has been told that it is done: only the end of the link can tell it otherwise.
-    const LinkTag tag = inbound_link->tag;
-    shut(peer, number, kBadKey);
-    report_left(tag);
+    shut(*inbound_link, kBadKey);
     return true;
   } else {
     inbound_link->bad_write = true;
@@ -142,11 +134,9 @@ bool ShmRail::take_write(Peer& peer, const Arrival& arrival) {
 void ShmRail::take_job(Peer& peer, const Arrival& arrival) {
   const Record& record = *arrival.record;
   const std::uint64_t number = record.arguments[0];
-  if (inbound_link_of(peer, number) == nullptr) return;
-  if (peer.jobs.size() >= kMostOwed) {
-    shut(peer, number, kTooMany);
-    return;
-  }
+  ShmInboundLink* const inbound_link = inbound_link_of(peer, number);
+  if (inbound_link == nullptr) return;
+  if (peer.jobs.size() >= kMostOwed) return shut(*inbound_link, kTooMany);
   Job job;
   job.pull = arrival.word.kind == kPull;
   job.number = number;
@@ -175,16 +165,14 @@ void ShmRail::take_check(Peer& peer, const Record& record) {
 
 void ShmRail::take_welcome(Peer& peer, const Record& record) {
   ShmLink* const link = own_link(peer, record.arguments[0]);
-  if (link == nullptr || link->state != ShmLink::State::connecting) return;
-  link->state = ShmLink::State::up;
+  if (link == nullptr || !link->connecting()) return;
+  links_.stands(*link);
   link->read_by_peer = record.arguments[1] != 0;
   tell_shares(peer);
 }
 
 void ShmRail::take_shut(Peer& peer, const Record& record) {
-  const ShmLink* const link = own_link(peer, record.arguments[0]);
-  if (link == nullptr || link->state == ShmLink::State::lost) return;
-  lose(static_cast<RemoteId>(record.arguments[0]), static_cast<int>(record.arguments[1]), false);
+  if (ShmLink* const link = own_link(peer, record.arguments[0])) lose(*link, static_cast<int>(record.arguments[1]));
 }
 
 bool ShmRail::take_answer(Peer& peer, const Arrival& arrival) {

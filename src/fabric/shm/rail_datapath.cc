@@ -1,6 +1,4 @@
 /// Posts, and what moves on inside `poll`. Short operations allocate nothing and make no system call.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -109,20 +107,13 @@ void ShmRail::end(Operation& operation) {
 
 // ---- Posts ----
 
-Post ShmRail::fail(const char* operation, int error) {
-  failure_ = fmt::format("{}: {}: {}", name(), operation, describe_error(error));
-  return Post::failed;
-}
-
 /// Why a link takes no posts now.
 Post ShmRail::refuse(const char* operation, RemoteId remote) {
-  if (stopped_) return fail(operation, kStopped);
-  if (!known(remote)) return fail(operation, kEnded);
-  return links_[remote]->state == ShmLink::State::connecting ? Post::busy : fail(operation, kPeerGone);
+  return refuse_post(operation, links_.find(remote), {kStopped, kEnded, kPeerGone});
 }
 
 Post ShmRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
-  const ShmLink* const link = ready(remote);
+  const ShmLink* const link = links_.ready(remote);
   if (link == nullptr) return refuse("send", remote);
   if (message.bytes > kMostMessage) return fail("send", kTooLong);
   if (pending_.size() >= kDepth) return Post::busy;
@@ -132,13 +123,13 @@ Post ShmRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
   if (message.bytes <= Record::kShort) {
     Record* const record = out.reserve_line();
     if (record == nullptr) return Post::busy;
-    record->arguments[0] = link->number;
+    record->arguments[0] = link->number();
     copy_bytes(record->payload.data(), bytes, message.bytes);
     out.publish({length, kMessage, Word::kInFirst});
   } else {
     const Reservation room = out.reserve(message.bytes);
     if (room.record == nullptr) return Post::busy;
-    room.record->arguments[0] = link->number;
+    room.record->arguments[0] = link->number();
     out.write(room.payload, bytes, message.bytes);
     out.publish({length, kMessage, 0});
   }
@@ -154,14 +145,14 @@ Post ShmRail::receive(LocalChunk buffer, PostContext* context) {
 }
 
 Post ShmRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
-  ShmLink* const link = ready(to.remote);
+  ShmLink* const link = links_.ready(to.remote);
   if (link == nullptr) return refuse("write", to.remote);
   if (from.bytes > kMostWrite) return fail("write", kTooLong);
   if (pending_.size() >= kDepth) return Post::busy;
   Outbound& out = *link->peer->out;
   if (!options.delivery_complete && from.descriptor == nullptr && from.bytes <= chunk_of(out)) {
     const auto* const bytes = static_cast<const std::byte*>(from.address);
-    if (!put_chunk(out, link->number, to, {bytes, from.bytes}, 0, options, true)) return Post::busy;
+    if (!put_chunk(out, link->number(), to, {bytes, from.bytes}, 0, options, true)) return Post::busy;
     tell_done(Event::Kind::written, context, from.bytes);
     return Post::posted;
   }
@@ -182,7 +173,7 @@ Post ShmRail::write_long(ShmLink& link, const RemoteChunk& to, LocalChunk from, 
 }
 
 Post ShmRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
-  ShmLink* const link = ready(from.remote);
+  ShmLink* const link = links_.ready(from.remote);
   if (link == nullptr) return refuse("read", from.remote);
   if (to.bytes > kMostWrite) return fail("read", kTooLong);
   Peer& peer = *link->peer;
@@ -205,7 +196,7 @@ void ShmRail::begin(Peer& peer, Operation& operation) {
 
 /// What an operation asks of the peer.
 ShmRail::Control ShmRail::request_of(const Operation& operation) const {
-  const std::uint64_t number = links_[operation.link]->number;
+  const std::uint64_t number = links_[operation.link]->number();
   const RemoteChunk& remote = operation.remote;
   const std::uint64_t handle = handle_of(operation);
   if (operation.kind != Operation::Kind::pull) {
@@ -333,7 +324,7 @@ bool ShmRail::move(Peer& peer, Operation& operation, std::size_t& budget, std::s
 }
 
 bool ShmRail::move_write(Peer& peer, Operation& operation, std::size_t& budget) {
-  const std::uint64_t number = links_[operation.link]->number;
+  const std::uint64_t number = links_[operation.link]->number();
   const std::uint64_t handle = operation.options.delivery_complete ? handle_of(operation) : 0;
   const std::size_t most = chunk_of(*peer.out);
   for (bool last = false; !last;) {

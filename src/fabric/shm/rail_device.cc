@@ -172,7 +172,7 @@ bool ShmRail::do_device_job(Peer& peer, Job& job, const Registrations::Found& fo
   if (inbound_link == nullptr) return true;
   DeviceCopy copy;
   copy.peer = &peer;
-  copy.link = inbound_link->tag;
+  copy.link = *inbound_link->inbound;
   copy.number = job.number;
   copy.key = job.key;
   copy.handle = job.handle;
@@ -218,7 +218,7 @@ bool ShmRail::do_device_job(Peer& peer, Job& job, const Registrations::Found& fo
 }
 
 /// Bytes of a write that came through the ring, for device memory. False: no buffer is free.
-bool ShmRail::write_from_ring(Peer& peer, const ShmInboundLink& inbound_link, const Arrival& arrival,
+bool ShmRail::write_from_ring(Peer& peer, ShmInboundLink& inbound_link, const Arrival& arrival,
                               const Registrations::Found& to) {
   const std::size_t bytes = arrival.word.bytes;
   DeviceCopy copy;
@@ -227,7 +227,7 @@ bool ShmRail::write_from_ring(Peer& peer, const ShmInboundLink& inbound_link, co
   const Record& record = *arrival.record;
   copy.last = (arrival.word.flags & kLast) != 0;
   copy.peer = &peer;
-  copy.link = inbound_link.tag;
+  copy.link = *inbound_link.inbound;
   copy.number = inbound_link.number;
   copy.key = record.arguments[1];
   copy.address = record.more[0];
@@ -235,13 +235,12 @@ bool ShmRail::write_from_ring(Peer& peer, const ShmInboundLink& inbound_link, co
   copy.immediate_wanted = (arrival.word.flags & kImmediate) != 0;
   copy.immediate = static_cast<std::uint32_t>(record.more[2]);
   copy.bytes = inbound_link.landing + bytes;
+  inbound_link.landing = copy.last ? 0 : copy.bytes;
   copy_bytes(copy.bounce, arrival.payload, bytes);
   const std::byte* const bounce = copy.bounce;
   if (begin_copy(to.device, to.memory, bounce, bytes, std::move(copy))) return true;
   // The GPU is out of order: this link cannot deliver any more.
-  const LinkTag tag = inbound_link.tag;
-  shut(peer, inbound_link.number, kDeviceError);
-  report_left(tag);
+  shut(inbound_link, kDeviceError);
   return true;
 }
 
@@ -371,9 +370,7 @@ void ShmRail::finish(DeviceCopy& copy, bool good) {
     owe(*copy.peer, {kDone, 0, {copy.handle, static_cast<std::uint64_t>(trouble)}, {}});
   } else if (trouble != kNoTrouble) {
     // Its sender has been told that it is done: only the end of the link can tell it otherwise.
-    const LinkTag tag = inbound_link->tag;
-    shut(*copy.peer, copy.number, trouble);
-    report_left(tag);
+    shut(*inbound_link, trouble);
   }
 }
 

@@ -4,12 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "fabric/shm/layout.hpp"
+#include "shm/layout.hpp"
 
 namespace railyard::fabric::shm {
 
 inline constexpr std::size_t kMostMessage = 4096;
-static_assert(kMostMessage <= most_payload(kRingClasses.back().bytes), "a message is one record, in every ring");
+static_assert(kMostMessage <= railyard::shm::most_payload(railyard::shm::kRingClasses.back().bytes),
+              "a message is one record, in every ring");
 inline constexpr std::size_t kMostWrite = std::size_t{1} << 30;
 static_assert(kMostWrite <= UINT32_MAX, "a pull has 32 bits for it");
 /// Operations of one link that wait for something, receives of the rail, and events that nobody has polled yet.

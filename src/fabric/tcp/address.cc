@@ -13,7 +13,7 @@ namespace railyard::fabric::tcp {
 namespace {
 
 constexpr std::uint32_t kAddressMagic = 0x54415952;  // "RYAT"
-constexpr std::uint16_t kAddressVersion = 2;
+constexpr std::uint16_t kAddressVersion = 3;         // with every change of what travels, too
 
 socklen_t length_of(int family) {
   if (family == AF_INET) return sizeof(sockaddr_in);
@@ -49,6 +49,12 @@ std::string Endpoint::text() const {
                                ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr)
                                : static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr);
   return ::inet_ntop(family(), from, room.data(), room.size()) == nullptr ? std::string() : std::string(room.data());
+}
+
+std::string Endpoint::text_with_port() const {
+  const in_port_t port = family() == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port
+                                              : reinterpret_cast<const sockaddr_in*>(&storage)->sin_port;
+  return fmt::format("{} port {}", text(), ntohs(port));
 }
 
 std::vector<std::byte> TcpRailAddress::pack() const {

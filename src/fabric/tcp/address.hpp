@@ -34,6 +34,8 @@ struct Endpoint {
   void reach_from(const Endpoint& own);
   /// "192.0.2.2" or "fd00::2", without the port.
   std::string text() const;
+  /// "192.0.2.2 port 4711"
+  std::string text_with_port() const;
   std::span<const std::byte> bytes() const { return {reinterpret_cast<const std::byte*>(&storage), length}; }
 };
 

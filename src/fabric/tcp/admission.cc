@@ -137,18 +137,19 @@ void TcpRail::read_unproven(Unproven& one) {
 /// Two rails that connect to each other at the same time end up with one connection: that of the rail with the smaller
 /// name.
 Verdict TcpRail::judge(const Hello& hello, bool misrouted) {
-  if (!welcome(hello.tag)) return Verdict::fenced;
+  if (!inbound_.welcome(hello.tag)) return Verdict::fenced;
   if (misrouted) return Verdict::misrouted;
-  if (hello.insists || hello.tag.facing == LinkId{} || hello.from == own_.name) return Verdict::accepted;
-  for (const auto& link : links_) {
-    if (link->state == TcpLink::State::free || link->state == TcpLink::State::lost) continue;
-    if (link->tag.id != hello.tag.facing || link->peer.name != hello.from || link->tag.facing != hello.tag.id) continue;
-    // One that stands carries the peer's link as well as ours, unless it has ended without our knowing.
-    if (link->state == TcpLink::State::up) return link->connection->inbound ? Verdict::accepted : Verdict::crossed;
-    const bool connecting = link->connection != nullptr && !link->connection->standing();
-    if (connecting && own_.name < hello.from) return Verdict::crossed;
-  }
-  return Verdict::accepted;
+  if (hello.insists || hello.from == own_.name) return Verdict::accepted;
+  const TcpLink* const link = facing(hello);
+  if (link == nullptr) return Verdict::accepted;
+  // One that stands carries the peer's link as well as ours, unless it has ended without our knowing.
+  if (link->up()) return link->connection->inbound ? Verdict::accepted : Verdict::crossed;
+  const bool connecting = link->connection != nullptr && !link->connection->standing();
+  return connecting && own_.name < hello.from ? Verdict::crossed : Verdict::accepted;
+}
+
+TcpLink* TcpRail::facing(const Hello& hello) const {
+  return links_.facing(hello.tag, [&](const TcpLink& link) { return link.peer.name == hello.from; });
 }
 
 void TcpRail::admit(Unproven& one) {
@@ -170,19 +171,16 @@ void TcpRail::admit(Unproven& one) {
   seat_inbound(connection, hello.tag);
   activate(connection);
   // A link of ours that faces it need not connect any longer.
-  for (std::size_t i = 0; i < attempting_.size(); ++i) {
-    TcpLink& link = *attempting_[i];
-    if (link.tag.id != hello.tag.facing || link.tag.facing != hello.tag.id || link.peer.name != hello.from) continue;
-    Connection* const attempt = link.connection;
-    if (attempt != nullptr && (attempt->standing() || attempt->phase == Connection::Phase::proving)) continue;
-    if (attempt != nullptr) {
-      attempt->link = nullptr;
-      link.connection = nullptr;
-      end_connection(*attempt, 0);
-    }
-    begin(link);
-    break;
+  TcpLink* const link = facing(hello);
+  if (link == nullptr || !link->connecting()) return;
+  Connection* const attempt = link->connection;
+  if (attempt != nullptr && (attempt->standing() || attempt->phase == Connection::Phase::proving)) return;
+  if (attempt != nullptr) {
+    attempt->link = nullptr;
+    link->connection = nullptr;
+    end_connection(*attempt, 0);
   }
+  begin(*link);
 }
 
 }  // namespace railyard::fabric::tcp

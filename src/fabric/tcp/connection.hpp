@@ -12,7 +12,8 @@
 
 #include "base/fd.hpp"
 #include "fabric/in_flight.hpp"
-#include "fabric/rail.hpp"
+#include "fabric/inbound.hpp"
+#include "fabric/links.hpp"
 #include "fabric/tcp/device_traffic.hpp"
 #include "fabric/tcp/frames.hpp"
 #include "fabric/tcp/handshake.hpp"
@@ -39,8 +40,9 @@ struct Posted {
   std::uint32_t immediate = 0;
   std::uint32_t fetched = 0;  ///< bytes of device memory whose copies have begun
   FrameKind kind = FrameKind::message;
-  bool with_immediate = false;
-  std::int8_t device = -1;  ///< `address` is memory of this GPU
+  bool with_immediate : 1 = false;
+  bool patient : 1 = false;  ///< of a write: nobody waits for its acknowledgement
+  std::int8_t device = -1;   ///< `address` is memory of this GPU
   CopyFate fate = CopyFate::good;
 
   bool on_device() const { return device >= 0 && bytes != 0; }
@@ -98,14 +100,9 @@ class PostQueue {
 struct Connection;
 
 /// A link that this rail has made.
-struct TcpLink {
-  enum class State : std::uint8_t { free, connecting, up, lost };
-  State state = State::free;
-  RemoteId remote = 0;
-  LinkTag tag;
+struct TcpLink : Link {
   TcpRailAddress peer;
   Connection* connection = nullptr;
-  bool refused = false;  ///< lost because nobody is there
 
   InFlight in_flight;            ///< every context that is still owed
   std::size_t messages_out = 0;  ///< of these: messages
@@ -117,6 +114,7 @@ struct TcpLink {
   std::vector<Fetch> fetches;  ///< of `bulk`, in its order
   std::uint64_t bulk_posted = 0;
   std::uint64_t bulk_started = 0;
+  std::uint64_t bulk_landed = 0;
 
   // While connecting.
   std::int64_t give_up_at = 0;
@@ -155,7 +153,7 @@ struct ServedRead {
   bool on_device() const { return device >= 0 && bytes != 0; }
 };
 
-struct Connection {
+struct Connection : Carrier {
   enum class Phase : std::uint8_t {
     connecting,  ///< the kernel connects
     greeted,     ///< our HELLO is out
@@ -167,12 +165,11 @@ struct Connection {
   Phase phase = Phase::connecting;
   Fd socket;
   RailName peer{};
-  TcpLink* link = nullptr;         ///< ours that uses it
-  std::optional<LinkTag> inbound;  ///< the peer's link that uses it
-  bool binding = false;            ///< our link has asked and waits for the answer
-  bool leaves_host = false;        ///< its bytes go through the rail's device, not through loopback
-  std::int64_t since = 0;          ///< of lingering, binding or connecting
-  Transcript transcript;           ///< of a handshake that we began
+  TcpLink* link = nullptr;   ///< ours that uses it
+  bool binding = false;      ///< our link has asked and waits for the answer
+  bool leaves_host = false;  ///< its bytes go through the rail's device, not through loopback
+  std::int64_t since = 0;    ///< of lingering, binding or connecting
+  Transcript transcript;     ///< of a handshake that we began
 
   // Looking at it.
   bool active = false;  ///< in the rail's list of those that are read from
@@ -188,7 +185,7 @@ struct Connection {
   std::vector<Frame> control;  ///< frames without a payload, which go first
   bool sends_tag = false;      ///< the link's tag goes out in a bind frame
   std::array<std::byte, kTagBytes> tag_bytes{};
-  unsigned talks = 0;  ///< fragments of bulk since the last message: few of them are committed while it talks
+  std::size_t urgent = 0;  ///< where in `out` the next message goes, if that has not begun to leave
   std::deque<ServedRead> served;
   bool serves_next = false;  ///< writes and the answers to reads take turns
   std::uint32_t next_number = 1;
@@ -211,6 +208,7 @@ struct Connection {
   std::array<std::byte, kMostControlBytes> small{};  ///< the payload of a bind
   bool heard = false;                                ///< in the rail's list of those that were read from
   bool owes = false;                                 ///< in the rail's list of those that owe an acknowledgement
+  bool awaited = false;                              ///< somebody waits for that
   std::uint32_t landed = 0;                          ///< the last write that did
   std::size_t landed_count = 0;
   std::size_t landed_bytes = 0;
@@ -225,6 +223,7 @@ struct Connection {
   std::optional<std::uint32_t> bad_landing;  ///< a write of whose copies one failed
 
   bool standing() const { return phase == Phase::standing; }
+  bool same_peer(const Connection& other) const { return peer == other.peer; }
   bool out_empty() const { return out_head == out.size(); }
 };
 

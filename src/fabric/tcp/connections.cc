@@ -47,7 +47,7 @@ void TcpRail::let_go_of_receive(Connection& connection) {
   if (device_ != nullptr) let_go_of_device(connection);
 }
 
-void TcpRail::end_connection(Connection& connection, int error, bool report) {
+void TcpRail::end_connection(Connection& connection, int error) {
   if (connection.phase == Connection::Phase::closed) return;
   if (connection.phase == Connection::Phase::lingering) --lingering_;
   let_go_of_receive(connection);
@@ -56,10 +56,7 @@ void TcpRail::end_connection(Connection& connection, int error, bool report) {
   if (connection.blocked) --blocked_;
   connection.blocked = false;
   sweeps_ = true;
-  if (connection.inbound) {
-    if (report) pending_.push_left(*connection.inbound);
-    connection.inbound.reset();
-  }
+  inbound_.left(connection);
   if (TcpLink* const link = std::exchange(connection.link, nullptr)) {
     link->connection = nullptr;
     // A bind that came to nothing is not the end of the link: it connects.
@@ -76,10 +73,7 @@ void TcpRail::close_in_order(Connection& connection) {
   let_go_of_receive(connection);
   if (connection.blocked) --blocked_;
   connection.blocked = false;
-  if (connection.inbound) {
-    pending_.push_left(*connection.inbound);
-    connection.inbound.reset();
-  }
+  inbound_.left(connection);
   if (::shutdown(connection.socket.get(), SHUT_WR) != 0) return end_connection(connection, 0);
   connection.phase = Connection::Phase::lingering;
   connection.since = now_ns();
@@ -119,7 +113,7 @@ void TcpRail::sweep() {
       continue;
     }
     if (event.data.u64 == kInterfaceMark) {
-      look_at_interface();
+      look_at_own_interface();
       continue;
     }
     auto& connection = *reinterpret_cast<Connection*>(event.data.u64);

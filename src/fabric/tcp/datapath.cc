@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include "base/coarse_ticks.hpp"
+#include "base/touch.hpp"
 #include "fabric/tcp/rail.hpp"
 #include "fabric/tcp/socket.hpp"
 
@@ -12,16 +13,14 @@ namespace {
 
 constexpr unsigned kSetUpLook = 8;          ///< polls between two looks at what has to be tried again
 constexpr std::size_t kMostQuietened = 64;  ///< connections whose acknowledgements are settled before a sleep
+constexpr std::size_t kWarmBytes = 192;     ///< of a small message
 constexpr unsigned kSlowLook = 4096;        ///< and at those who have come and say nothing
 
 }  // namespace
 
 /// Why a link takes no posts now.
 Post TcpRail::refuse_post(const char* operation, RemoteId remote) {
-  if (stopped_) return fail(operation, ESHUTDOWN);
-  const TcpLink* const link = find_link(remote);
-  if (link == nullptr) return fail(operation, EADDRNOTAVAIL);
-  return link->state == TcpLink::State::connecting ? Post::busy : fail(operation, ENOTCONN);
+  return BaseRail::refuse_post(operation, links_.find(remote), {ESHUTDOWN, EADDRNOTAVAIL, ENOTCONN});
 }
 
 [[gnu::hot]] void TcpRail::post(TcpLink& link, PostContext* context, bool message) {
@@ -33,15 +32,16 @@ Post TcpRail::refuse_post(const char* operation, RemoteId remote) {
 }
 
 [[gnu::hot]] Post TcpRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
-  TcpLink* const link = find_link(remote);
-  if (stopped_ || link == nullptr || link->state != TcpLink::State::up) return refuse_post("send", remote);
+  TcpLink* const link = links_.ready(remote);
+  if (link == nullptr) return refuse_post("send", remote);
   if (link->messages_out >= kDepth) return Post::busy;
   if (message.bytes > kMostMessageBytes) return fail("send", EMSGSIZE);
   Posted& posted = make_posted(context);
   posted.kind = FrameKind::message;
   posted.address = static_cast<std::byte*>(message.address);
   posted.bytes = static_cast<std::uint32_t>(message.bytes);
-  posted.after = std::min(link->bulk_posted, link->bulk_started + kFragmentBytes);
+  const std::size_t settled = std::min(link->connection->out_bytes, kFragmentBytes);
+  posted.after = std::min(link->bulk_posted, link->bulk_started + kFragmentBytes - settled);
   post(*link, context, true);
   return Post::posted;
 }
@@ -58,8 +58,8 @@ Post TcpRail::refuse_post(const char* operation, RemoteId remote) {
 }
 
 Post TcpRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
-  TcpLink* const link = find_link(to.remote);
-  if (stopped_ || link == nullptr || link->state != TcpLink::State::up) return refuse_post("write", to.remote);
+  TcpLink* const link = links_.ready(to.remote);
+  if (link == nullptr) return refuse_post("write", to.remote);
   if (link->data_out >= kDepth) return Post::busy;
   if (from.bytes > kMostWriteBytes) return fail("write", EMSGSIZE);
   Posted& posted = make_posted(context);
@@ -70,6 +70,7 @@ Post TcpRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostC
   posted.offset = to.address;
   posted.device = static_cast<std::int8_t>(device_of_descriptor(from.descriptor));
   posted.with_immediate = options.with_immediate;
+  posted.patient = !options.delivery_complete;
   posted.immediate = options.immediate;
   link->bulk_posted += from.bytes;
   post(*link, context, false);
@@ -77,8 +78,8 @@ Post TcpRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostC
 }
 
 Post TcpRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
-  TcpLink* const link = find_link(from.remote);
-  if (stopped_ || link == nullptr || link->state != TcpLink::State::up) return refuse_post("read", from.remote);
+  TcpLink* const link = links_.ready(from.remote);
+  if (link == nullptr) return refuse_post("read", from.remote);
   if (link->data_out >= kDepth) return Post::busy;
   if (to.bytes > kMostWriteBytes) return fail("read", EMSGSIZE);
   Posted& posted = make_posted(context);
@@ -96,6 +97,7 @@ Post TcpRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
   TcpLink& link = *links_[context->link];
   InFlight::remove(context);
   --(kind == Event::Kind::sent ? link.messages_out : link.data_out);
+  if (kind == Event::Kind::written) link.bulk_landed += bytes;
   Event event;
   event.kind = kind;
   event.context = context;
@@ -107,12 +109,7 @@ void TcpRail::fail_operation(PostContext* context, int error, Blame blame) {
   TcpLink& link = *links_[context->link];
   InFlight::remove(context);
   --(posted_of(context).kind == FrameKind::message ? link.messages_out : link.data_out);
-  Event event;
-  event.kind = Event::Kind::failed;
-  event.context = context;
-  event.error = error;
-  event.blame = blame;
-  pending_.push(event);
+  pending_.push_failed(context, error, blame);
 }
 
 [[gnu::hot]] void TcpRail::ring() {
@@ -152,10 +149,14 @@ void TcpRail::fail_operation(PostContext* context, int error, Blame blame) {
   if ((admission_waits_ && turn_ % kEpollEvery == 0) || (!unproven_.empty() && turn_ % kSlowLook == 0))
     look_at_admissions();
   // At once when nothing else comes, and soon where something always does.
-  if (!owing_.empty() && (!found || turn_ % kOwedTurns == 0)) {
-    flush_owing();
-    flush_dirty();
-  }
+  // They leave with what the pass has to send itself.
+  if (!owing_.empty() && (!found || turn_ % kOwedTurns == 0)) flush_owing(turn_ % kPatientTurns == 0);
+  if (found) found_ = turn_;
+}
+
+[[gnu::hot]] bool TcpRail::quiet() const {
+  return turn_ - found_ > kQuietAfter && pending_.empty() && dirty_.empty() && owing_.empty() && blocked_ == 0 &&
+         attempting_.empty() && device_ == nullptr;
 }
 
 [[gnu::hot]] bool TcpRail::read_active(std::size_t room) {
@@ -197,8 +198,8 @@ void TcpRail::quieten() {
 
 bool TcpRail::arm() {
   if (stopped_) return true;
-  flush_owing();
-  flush_dirty();
+  flush_owing(true);
+  flush_dirty(true);
   look_at_epoll();
   epoll_gap_ = 0;  // who has slept looks at once
   const bool unread = std::ranges::any_of(active_, [](const Connection* connection) { return connection->unread; });
@@ -207,6 +208,17 @@ bool TcpRail::arm() {
                      (stalled_.empty() || receives_.empty()) && (device_ == nullptr || !device_is_busy());
   if (rests) quieten();
   return rests;
+}
+
+void TcpRail::warm_up(RemoteId remote) const {
+  touch(*this);
+  if (!receives_.empty()) touch(posted_of(receives_.front()).address, kWarmBytes);
+  const TcpLink* const link = links_.ready(remote);
+  if (link == nullptr) return;
+  touch(*link);
+  touch(*link->connection);
+  touch(link->connection->out.data(), sizeof(OutgoingFrame));
+  touch(staging_.get(), kWarmBytes);
 }
 
 }  // namespace railyard::fabric::tcp

@@ -140,10 +140,7 @@ void TcpRail::finish_landing(Connection& connection, Landing& landing, bool good
   if (!good) connection.bad_landing = write.number;
   if (!landing.last) return;
   if (connection.bad_landing == write.number) return refuse(connection, write.number, Refused::write_by_device);
-  const auto epochs = epochs_.find(landing.link.id);
-  const bool shut_out =
-      epochs != epochs_.end() && epochs->second.fenced && landing.link.epoch <= *epochs->second.fenced;
-  if (!shut_out) land(connection, write);
+  if (!inbound_.fenced(landing.link)) land(connection, write);
 }
 
 void TcpRail::look_at_device() {
@@ -165,7 +162,7 @@ void TcpRail::look_at_draining() {
     if (copies == &device_->to_device) --device_->landing_copies;
     if (copy.context == nullptr) return true;
     Posted& posted = posted_of(copy.context);
-    if (posted.fate == CopyFate::ended && --posted.after == 0) push_ended(copy.context);
+    if (posted.fate == CopyFate::ended && --posted.after == 0) pending_.push_failed(copy.context, ECANCELED);
     return true;
   });
 }

@@ -39,6 +39,7 @@ struct ArrivedWrite {
   std::size_t last_bytes = 0;  ///< of the frame that completed it
   std::size_t bytes = 0;
   bool immediate = false;
+  bool patient = false;
 };
 
 /// Bytes that have arrived and are not told of yet: they, or some before them, are on their way into device memory.

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::uint8_t kLast = 1;
 constexpr std::uint8_t kImmediate = 2;
+constexpr std::uint8_t kPatient = 4;
 
 struct WireFrame {
   std::uint8_t kind;
@@ -53,7 +54,8 @@ bool makes_sense(const Frame& frame) {
 }  // namespace
 
 [[gnu::hot]] void Frame::pack(std::span<std::byte, kBytes> bytes) const {
-  const auto flags = static_cast<std::uint8_t>((last ? kLast : 0) | (immediate ? kImmediate : 0));
+  const auto flags =
+      static_cast<std::uint8_t>((last ? kLast : 0) | (immediate ? kImmediate : 0) | (patient ? kPatient : 0));
   const WireFrame wire{static_cast<std::uint8_t>(kind), flags, 0, length, number, word, key, offset};
   std::memcpy(bytes.data(), &wire, sizeof wire);
 }
@@ -65,12 +67,14 @@ bool makes_sense(const Frame& frame) {
   frame.kind = static_cast<FrameKind>(wire.kind);
   frame.last = (wire.flags & kLast) != 0;
   frame.immediate = (wire.flags & kImmediate) != 0;
+  frame.patient = (wire.flags & kPatient) != 0;
   frame.length = wire.length;
   frame.number = wire.number;
   frame.word = wire.word;
   frame.key = wire.key;
   frame.offset = wire.offset;
-  if (wire.zero != 0 || (wire.flags & ~(kLast | kImmediate)) != 0 || !makes_sense(frame)) return std::nullopt;
+  if (wire.zero != 0 || (wire.flags & ~(kLast | kImmediate | kPatient)) != 0 || !makes_sense(frame))
+    return std::nullopt;
   return frame;
 }
 

@@ -37,6 +37,7 @@ struct Frame {
   FrameKind kind = FrameKind::message;
   bool last = false;       ///< of the frames of one operation
   bool immediate = false;  ///< with the last frame of a write: `word` is its immediate
+  bool patient = false;    ///< of a write: its acknowledgement may wait for something to ride on
   std::uint32_t length = 0;
   std::uint32_t number = 0;
   std::uint32_t word = 0;  ///< of a fragment that is not the last: how many bytes follow it

@@ -24,17 +24,6 @@ constexpr std::int64_t kBindPatience = 1'000'000'000;
 
 }  // namespace
 
-TcpLink& TcpRail::take_slot() {
-  if (!free_links_.empty()) {
-    TcpLink& link = *links_[free_links_.back()];
-    free_links_.pop_back();
-    return link;
-  }
-  links_.push_back(std::make_unique<TcpLink>());
-  links_.back()->remote = static_cast<RemoteId>(links_.size() - 1);
-  return *links_.back();
-}
-
 Result<RemoteId> TcpRail::connect(std::span<const std::byte> address, LinkTag tag) {
   if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
   auto peer = TcpRailAddress::parse(address, name_);
@@ -42,18 +31,11 @@ Result<RemoteId> TcpRail::connect(std::span<const std::byte> address, LinkTag ta
   if (peer->endpoint.family() != own_.endpoint.family())
     return Error(Status::invalid, name_ + ": a peer's rail has an address of the other IP version");
   peer->endpoint.reach_from(interface_.address);
-  TcpLink& link = take_slot();
-  link.state = TcpLink::State::connecting;
-  link.tag = tag;
+  TcpLink& link = links_.take(tag);
   // A rail that connects to itself has no two directions to share.
   if (peer->name == own_.name) link.tag.facing = {};
   link.peer = *peer;
-  link.connection = nullptr;
-  link.refused = false;
-  link.attempts = link.crossings = link.refusals = 0;
-  link.bulk_posted = link.bulk_started = 0;
   link.give_up_at = now_ns() + kGiveUpAfter;
-  link.retry_at = 0;
   attempting_.push_back(&link);
   begin(link);
   return link.remote;
@@ -66,19 +48,18 @@ void TcpRail::begin(TcpLink& link) {
 
 bool TcpRail::bind_to_facing(TcpLink& link) {
   if (!link.facing() || link.crossings >= kMostCrossings) return false;
-  for (auto& connection : connections_) {
-    if (!connection->standing() || connection->link != nullptr || connection->peer != link.peer.name) continue;
-    if (!connection->inbound || connection->inbound->id != link.tag.facing) continue;
-    connection->link = &link;
-    connection->binding = true;
-    connection->sends_tag = true;
-    connection->since = now_ns();
-    pack_tag(link.tag, connection->tag_bytes);
-    link.connection = connection.get();
-    mark_dirty(*connection);
-    return true;
-  }
-  return false;
+  Connection* const connection = inbound_.find(link.tag.facing, [&](const Connection& one) {
+    return one.standing() && one.link == nullptr && one.peer == link.peer.name;
+  });
+  if (connection == nullptr) return false;
+  connection->link = &link;
+  connection->binding = true;
+  connection->sends_tag = true;
+  connection->since = now_ns();
+  pack_tag(link.tag, connection->tag_bytes);
+  link.connection = connection;
+  mark_dirty(*connection);
+  return true;
 }
 
 /// Where the kernel cannot be told which NIC to use it is asked which one it will use: a source address chooses none.
@@ -105,6 +86,16 @@ bool TcpRail::leaves_host(int socket) const {
   // Without the device that the socket is bound to, the kernel may name another one; loopback it names either way.
   const auto device = device_of_route(own_.endpoint, peer);
   return device && *device != "lo";
+}
+
+void TcpRail::log_connection(int socket) const {
+  if (!log_enabled(LogLevel::debug)) return;
+  Endpoint own;
+  Endpoint peer;
+  own.length = peer.length = sizeof own.storage;
+  if (::getsockname(socket, own.get(), &own.length) != 0 || ::getpeername(socket, peer.get(), &peer.length) != 0)
+    return;
+  log_debug(in_log(), "a connection stands: {} to {}", own.text_with_port(), peer.text_with_port());
 }
 
 void TcpRail::start_connecting(TcpLink& link) {
@@ -205,8 +196,9 @@ void TcpRail::take_verdict(Connection& connection) {
 void TcpRail::link_stands(TcpLink& link, Connection& connection) {
   connection.link = &link;
   link.connection = &connection;
-  link.state = TcpLink::State::up;
+  links_.stands(link);
   connection.leaves_host = leaves_host(connection.socket.get());
+  log_connection(connection.socket.get());
   refusals_.stood(link.peer.name);
   std::erase(attempting_, &link);
   activate(connection);
@@ -253,41 +245,25 @@ void TcpRail::look_at_attempts() {
 /// is its machine that refuses. That is known where a connection has led to it: else a packet filter or another machine
 /// may be what answers.
 void TcpRail::turned_away(TcpLink& link, int error) {
-  if (link.state != TcpLink::State::connecting || ++link.refusals >= kRefusalsToBelieve) return lose(link, error);
+  if (!link.connecting() || ++link.refusals >= kRefusalsToBelieve) return lose(link, error);
   try_again(link, kRefusalPause);
 }
 
 void TcpRail::lose(TcpLink& link, int error) {
   std::erase(attempting_, &link);
-  if (link.state == TcpLink::State::lost || link.state == TcpLink::State::free) return;
-  link.state = TcpLink::State::lost;
   const bool nobody = error == ECONNREFUSED || error == kNotThePeer;
-  link.refused = nobody && link.refusals >= kRefusalsToBelieve && refusals_.reached(link.peer.name);
-  if (nobody && !link.refused) return pending_.push_unverified(link.remote, error);
-  pending_.push_lost(link.remote, error, link.refused, error == EACCES);  // EACCES: the peer refuses this epoch
-}
-
-void TcpRail::push_ended(PostContext* context) {
-  Event event;
-  event.kind = Event::Kind::failed;
-  event.context = context;
-  event.error = ECANCELED;
-  pending_.push(event);
+  const bool gone = nobody && link.refusals >= kRefusalsToBelieve && refusals_.reached(link.peer.name);
+  links_.lose(link, {.error = error, .refused = gone, .unverified = nobody && !gone, .unwanted = error == EACCES});
 }
 
 void TcpRail::return_contexts(TcpLink& link) {
   if (device_ != nullptr) let_go_of_fetches(link.fetches);
   while (PostContext* const context = link.in_flight.take())
-    if (device_ == nullptr || !ends_after_copies(context)) push_ended(context);
-  link.messages.clear();
-  link.bulk.clear();
-  link.written.clear();
-  link.reading.clear();
-  link.messages_out = link.data_out = 0;
+    if (device_ == nullptr || !ends_after_copies(context)) pending_.push_failed(context, ECANCELED);
 }
 
 void TcpRail::disconnect(RemoteId remote) {
-  TcpLink* const link = find_link(remote);
+  TcpLink* const link = links_.find(remote);
   if (link == nullptr) return;
   std::erase(attempting_, link);
   if (Connection* const connection = std::exchange(link->connection, nullptr)) {
@@ -309,9 +285,7 @@ void TcpRail::disconnect(RemoteId remote) {
     }
   }
   if (!stopped_) return_contexts(*link);
-  pending_.forget_lost(remote);
-  link->state = TcpLink::State::free;
-  free_links_.push_back(remote);
+  links_.release(*link);
 }
 
 }  // namespace railyard::fabric::tcp

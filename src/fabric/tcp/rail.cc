@@ -92,12 +92,9 @@ Result<void> TcpRail::open_parts(const Settings& settings) {
     return set_up_error("watch the listening socket");
   if (interface_.loopback) return {};
   device_account_ = DeviceAccount::of(interface_.device);
-  if (auto watch = LinkWatch::open(interface_.device)) {
-    watch_ = std::move(*watch);
-    (void)watch_fd(epoll_.get(), watch_->descriptor(), EPOLLIN | EPOLLET, kInterfaceMark);
-  } else {
-    log_warn(in_log(), "{}; a dead interface is found by its silence", watch.error().text());
-  }
+  watch_interface(interface_.device);
+  if (const int descriptor = interface_descriptor(); descriptor >= 0)
+    (void)watch_fd(epoll_.get(), descriptor, EPOLLIN | EPOLLET, kInterfaceMark);
   return {};
 }
 
@@ -129,6 +126,11 @@ Result<void> TcpRail::open_listener(const Settings& settings) {
   return use_congestion_control(listener_.get(), socket_options_.congestion);
 }
 
+std::string TcpRail::describe_address(std::span<const std::byte> address) const {
+  const auto parsed = TcpRailAddress::parse(address, name_);
+  return parsed ? parsed->endpoint.text_with_port() : "";
+}
+
 TcpRail::~TcpRail() { TcpRail::stop(); }
 
 void TcpRail::stop() {
@@ -136,11 +138,12 @@ void TcpRail::stop() {
   for (auto& connection : connections_) {
     if (connection->phase == Connection::Phase::closed) continue;
     // What is posted leaves; unread input would make the kernel reset the connection, and the peer lose our last word.
-    if (connection->standing() && connection->dirty) flush(*connection);
+    if (connection->standing() && connection->dirty) flush(*connection, true);
     throw_away_input(*connection);
   }
   stopped_ = true;
-  for (auto& link : links_) link->connection = nullptr;
+  links_.clear();
+  inbound_.clear();
   regions_.clear();
   receives_.clear();
   active_.clear();
@@ -154,13 +157,8 @@ void TcpRail::stop() {
   device_.reset();  // waits for the copies under way
   listener_.reset();
   misrouted_listener_.reset();
-  watch_.reset();
+  unwatch_interface();
   pending_.clear();
-}
-
-Result<void> TcpRail::refuse_if_stopped() const {
-  if (stopped_) return Error(Status::rail_failed, fmt::format("{} is stopped", name_));
-  return {};
 }
 
 Result<Registration> TcpRail::register_memory(std::span<std::byte> memory, Access access) {
@@ -204,33 +202,29 @@ void TcpRail::revoke(const Registration& registration) {
 }
 
 Liveness TcpRail::liveness(RemoteId remote) {
-  const TcpLink* const link = find_link(remote);
+  const TcpLink* const link = links_.find(remote);
   if (link == nullptr) return Liveness::unknown;
-  if (link->state == TcpLink::State::lost) return link->refused ? Liveness::gone : Liveness::unknown;
+  if (link->lost()) return link->refused ? Liveness::gone : Liveness::unknown;
   if (link->connection == nullptr || !link->connection->socket) return Liveness::unknown;
   return answered_lately(link->connection->socket.get()) ? Liveness::alive : Liveness::unknown;
 }
 
 std::optional<Delivery> TcpRail::delivery(RemoteId remote) {
-  const TcpLink* const link = find_link(remote);
-  if (link == nullptr || link->state != TcpLink::State::up || link->connection == nullptr) return std::nullopt;
+  const TcpLink* const link = links_.ready(remote);
+  if (link == nullptr) return std::nullopt;
   return delivery_of(link->connection->socket.get());
 }
 
-void TcpRail::look_at_interface() {
-  const auto usable = watch_ ? watch_->changed() : std::nullopt;
-  if (!usable) return;
+void TcpRail::look_at_own_interface() {
+  const auto usable = look_at_interface();
   // New connections are bound by name; the listener is the one socket that stays.
-  if (*usable && bound_ && !still_bound(listener_.get(), interface_.device) &&
+  if (usable && *usable && bound_ && !still_bound(listener_.get(), interface_.device) &&
       !bind_to_device(listener_.get(), interface_.device))
     log_warn(
         in_log(),
         "{} was made anew, and the kernel does not let the listening socket move there ({}): this rail can connect, "
         "but peers cannot connect to it (CAP_NET_RAW lets it move)",
         interface_.device, std::strerror(errno));
-  Event event;
-  event.kind = *usable ? Event::Kind::rail_up : Event::Kind::rail_down;
-  pending_.push(event);
 }
 
 void TcpRail::look_at_device_account() {
@@ -240,12 +234,6 @@ void TcpRail::look_at_device_account() {
            "of the last {} MB that rails on {} have sent, the kernel says that {} MB left by this NIC. Have routes or "
            "rules changed? `ip route get ADDRESS from {}` shows the way to a peer, `ip -s link` who has the bytes",
            disagrees->ours / 1'000'000, interface_.device, disagrees->kernels / 1'000'000, own_.endpoint.text());
-}
-
-Post TcpRail::fail(const char* operation, int error) {
-  failed_operation_ = operation;
-  failed_error_ = error;
-  return Post::failed;
 }
 
 std::string TcpRail::describe_error(int error) const {
@@ -271,10 +259,6 @@ std::string TcpRail::describe_error(int error) const {
     default:
       return std::strerror(error);
   }
-}
-
-std::string TcpRail::failure() const {
-  return fmt::format("{}: {} failed: {}", name_, failed_operation_, describe_error(failed_error_));
 }
 
 }  // namespace tcp

@@ -8,11 +8,9 @@
 /// are read from directly; the others, and whatever seldom happens, are found through epoll.
 #pragma once
 
-#include <map>
 #include <unordered_map>
 
-#include "fabric/link_watch.hpp"
-#include "fabric/pending.hpp"
+#include "fabric/base_rail.hpp"
 #include "fabric/refusals.hpp"
 #include "fabric/tcp/connection.hpp"
 #include "fabric/tcp/device_account.hpp"
@@ -34,7 +32,7 @@ enum Fault : int {
   kTargetGpuFailed,    ///< a GPU of the target did not
 };
 
-class TcpRail final : public Rail {
+class TcpRail final : public BaseRail {
  public:
   static Result<std::unique_ptr<Rail>> open(const RailOffer& offer, const Interface& interface,
                                             const Settings& settings);
@@ -42,14 +40,12 @@ class TcpRail final : public Rail {
   TcpRail(const TcpRail&) = delete;
   TcpRail& operator=(const TcpRail&) = delete;
 
-  const Capabilities& capabilities() const override { return capabilities_; }
-  std::string name() const override { return name_; }
-  std::string fabric() const override { return fabric_; }
   std::vector<std::byte> address() const override { return own_.pack(); }
+  std::string describe_address(std::span<const std::byte> address) const override;
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
-  void forget(LinkId link) override { epochs_.erase(link); }
+  void forget(LinkId link) override { inbound_.forget(link); }
 
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void revoke(const Registration& registration) override;
@@ -60,20 +56,23 @@ class TcpRail final : public Rail {
   Post read(RemoteChunk from, LocalChunk to, PostContext* context) override;
   void ring() override;
   std::size_t poll(std::span<Event> events) override;
+  bool quiet() const override;
   int descriptor() const override { return epoll_.get(); }
   bool arm() override;
+  void warm_up(RemoteId remote) const override;
   Liveness liveness(RemoteId remote) override;
   std::optional<Delivery> delivery(RemoteId remote) override;
   OneSided one_sided() const override { return one_sided_; }
   void stop() override;
 
   std::string describe_error(int error) const override;
-  std::string failure() const override;
 
  private:
   static constexpr std::size_t kDepth = 1024;
-  static constexpr unsigned kOwedTurns = 8;    ///< passes after which an acknowledgement leaves that waits for company
-  static constexpr unsigned kEpollEvery = 16;  ///< passes between two looks at epoll while connections are active
+  static constexpr unsigned kOwedTurns = 8;  ///< passes after which an acknowledgement leaves that waits for company
+  static constexpr unsigned kPatientTurns = 256;  ///< and one that nobody waits for
+  static constexpr unsigned kQuietAfter = 64;     ///< passes without anything until other rails go first
+  static constexpr unsigned kEpollEvery = 16;     ///< passes between two looks at epoll while connections are active
   static constexpr std::uint64_t kMostIdleGap = 40'000;   ///< ticks between two looks at epoll while none is active
   static constexpr std::uint64_t kMostRareGap = 400'000;  ///< and while there is none
   static constexpr unsigned kHeat = 1024;                 ///< idle passes after which a connection is left to epoll
@@ -85,12 +84,6 @@ class TcpRail final : public Rail {
     std::byte* base = nullptr;
     std::size_t bytes = 0;
     int device = -1;  ///< whose memory it is; -1: the host's
-  };
-  /// What is known of a peer's link over all its epochs.
-  struct Epochs {
-    std::uint32_t newest = 0;
-    std::optional<std::uint32_t> fenced;  ///< up to this one they are shut out
-    std::uint64_t fence_mark = 0;         ///< the events that came before the fence
   };
   /// A connection that was accepted and has proven nothing yet.
   struct Unproven {
@@ -107,15 +100,9 @@ class TcpRail final : public Rail {
   Result<void> open_parts(const Settings& settings);
   Result<void> open_listener(const Settings& settings);
   Error set_up_error(const char* step) const;
-  Result<void> refuse_if_stopped() const;
-  Post fail(const char* operation, int error);
   Post refuse_post(const char* operation, RemoteId remote);
 
   // links.cc: what this rail connects to
-  TcpLink* find_link(RemoteId remote) {
-    return remote < links_.size() && links_[remote]->state != TcpLink::State::free ? links_[remote].get() : nullptr;
-  }
-  TcpLink& take_slot();
   /// Binds to the connection of the facing link where there is one, else connects.
   void begin(TcpLink& link);
   bool bind_to_facing(TcpLink& link);
@@ -132,14 +119,14 @@ class TcpRail final : public Rail {
   /// Somebody has refused the attempt.
   void turned_away(TcpLink& link, int error);
   void return_contexts(TcpLink& link);
-  void push_ended(PostContext* context);
   bool leaves_by_own_device(const Endpoint& target);
   bool leaves_host(int socket) const;
+  void log_connection(int socket) const;
 
   // connections.cc
   Connection& add_connection(Fd socket, Connection::Phase phase);
   /// What it carried is over. `error`: why our link is lost.
-  void end_connection(Connection& connection, int error, bool report = true);
+  void end_connection(Connection& connection, int error);
   /// Says the end in good order: what was sent before arrives.
   void close_in_order(Connection& connection);
   void let_go_of_receive(Connection& connection);
@@ -157,12 +144,11 @@ class TcpRail final : public Rail {
   /// Whether somebody with the same nonce is there: every genuine attempt has one of its own.
   bool recorded(const Hello& hello) const;
   Verdict judge(const Hello& hello, bool misrouted);
+  TcpLink* facing(const Hello& hello) const;
   void admit(Unproven& one);
 
   // inbound.cc: what peers' links may do
-  bool welcome(const LinkTag& tag) const;
-  void seat_inbound(Connection& connection, const LinkTag& tag);
-  void close_inbound(const LinkId& id, std::uint32_t epoch, bool report);
+  bool seat_inbound(Connection& connection, const LinkTag& tag);
   void take_bind(Connection& connection);
   void take_bound(Connection& connection);
   void take_unbind(Connection& connection);
@@ -173,17 +159,24 @@ class TcpRail final : public Rail {
     connection.dirty = true;
     dirty_.push_back(&connection);
   }
-  void flush(Connection& connection);
-  void flush_dirty();
-  void flush_owing();
+  void flush(Connection& connection, bool at_once);
+  /// `at_once`: nothing waits for company.
+  void flush_dirty(bool at_once = false);
+  static bool waits_for_company(const Connection& connection);
+  /// `all`: also those that nobody waits for.
+  void flush_owing(bool all);
   void fill(Connection& connection);
-  bool fill_from_queues(Connection& connection);
+  bool add_due_message(Connection& connection);
+  bool add_bulk(Connection& connection);
   void add_frame(Connection& connection, const Frame& frame, const std::byte* payload, PostContext* context,
                  std::uint64_t key = 0);
+  void add_frame_at(Connection& connection, std::size_t at, const Frame& frame, const std::byte* payload,
+                    PostContext* context, std::uint64_t key);
   void add_message(Connection& connection, TcpLink& link);
   void add_write(Connection& connection, TcpLink& link);
   void add_read_data(Connection& connection);
   void refuse(Connection& connection, std::uint32_t number, Refused what);
+  static ssize_t send_vectors(const Connection& connection, std::span<iovec> vectors, bool messages);
   void sent_bytes(Connection& connection, std::size_t bytes);
   void frame_sent(Connection& connection, const OutgoingFrame& frame);
   void unreadable_source(Connection& connection);
@@ -257,34 +250,28 @@ class TcpRail final : public Rail {
   void look(std::size_t room);
   bool read_active(std::size_t room);
   void quieten();
-  void look_at_interface();
+  void look_at_own_interface();
   void look_at_device_account();
 
-  Capabilities capabilities_;
-  std::string name_;
-  std::string fabric_;
   Interface interface_;
   bool bound_ = false;  ///< the kernel holds its sockets to the device
   TcpRailAddress own_;
   std::vector<std::byte> job_key_;
   Secret admission_key_{};
   SocketOptions socket_options_;
-  bool stopped_ = false;
   unsigned turn_ = 0;
+  unsigned found_ = 0;              ///< the last turn that something came in
   std::uint64_t epoll_looked_ = 0;  ///< ticks
   std::uint64_t epoll_gap_ = 0;
-  const char* failed_operation_ = "";
-  int failed_error_ = 0;
 
   Fd epoll_;
   Fd admission_set_;  ///< an epoll set of the listener and of the unproven
   Fd listener_;
   Fd misrouted_listener_;  ///< the same port on the host's other NICs: a process that lives refuses nobody
-  std::optional<LinkWatch> watch_;
   std::unique_ptr<std::byte[]> staging_;
 
-  std::vector<std::unique_ptr<TcpLink>> links_;
-  std::vector<RemoteId> free_links_;
+  Links<TcpLink> links_{pending_};
+  InboundLinks<Connection> inbound_{pending_};
   std::vector<TcpLink*> attempting_;  ///< links that do not stand yet
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> active_;
@@ -303,11 +290,9 @@ class TcpRail final : public Rail {
   std::int64_t wasted_ = 0;  ///< nanoseconds spent on them since somebody had it
 
   Refusals<RailName> refusals_;
-  std::map<LinkId, Epochs> epochs_;
   std::unordered_map<std::uint64_t, Region> regions_;
   PostQueue receives_;
   std::size_t receive_count_ = 0;
-  PendingEvents pending_;
   OneSided one_sided_;
 
   std::unique_ptr<DeviceTraffic> device_;  ///< null: no memory of a GPU was ever registered

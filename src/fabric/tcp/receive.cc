@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kReadBudget = std::size_t{2} << 20U;  ///< of one connection in one pass
 /// Where long payloads come in, little is read ahead: what belongs to the next one would have to be copied.
-constexpr std::size_t kLongPayload = std::size_t{8} << 10U;
+constexpr std::size_t kLongPayload = std::size_t{16} << 10U;
 constexpr unsigned kLongSpell = 8;  ///< frames that a long payload is remembered for
 constexpr std::size_t kStagingAmongLong = 4096;
 constexpr std::size_t kMostServed = 4096;
@@ -243,7 +243,7 @@ bool TcpRail::stall(Connection& connection) {
 void TcpRail::finish_write(Connection& connection, std::byte* bounce) {
   const Frame& frame = connection.frame;
   connection.write_bytes += frame.length;
-  ArrivedWrite write{frame.number, frame.word, frame.length, connection.write_bytes, frame.immediate};
+  ArrivedWrite write{frame.number, frame.word, frame.length, connection.write_bytes, frame.immediate, frame.patient};
   if (frame.last) connection.write_bytes = 0;
   if (frame.last && connection.refusing == frame.number) {
     connection.refusing.reset();
@@ -265,6 +265,7 @@ void TcpRail::land(Connection& connection, const ArrivedWrite& write) {
   connection.landed = write.number;
   ++connection.landed_count;
   connection.landed_bytes += write.last_bytes;
+  connection.awaited |= !write.patient;
   if (connection.landed_count >= kOwedWrites || connection.landed_bytes >= kOwedBytes) {
     mark_dirty(connection);
   } else if (!connection.owes) {
@@ -318,6 +319,7 @@ void TcpRail::take_refusal(Connection& connection) {
   PostQueue& queue = read ? connection.link->reading : connection.link->written;
   PostContext* const context = queue.take(connection.frame.number);
   if (context == nullptr) return;
+  if (!read) connection.link->bulk_landed += posted_of(context).bytes;
   if (!read || !posted_of(context).on_device()) return fail_operation(context, error, Blame::operation);
   // Some of its bytes may be on their way into device memory.
   posted_of(context).fate = CopyFate::failed;

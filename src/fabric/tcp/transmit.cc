@@ -1,13 +1,17 @@
 /// The way out: posts become frames, as many as fit in one system call, and nothing is copied.
 ///
-/// Order. What the driver itself has to say goes first. A message keeps its place behind the data posted before it as
-/// long as that is no more than one fragment, so that a small put and its signal travel in the order in which they were
-/// posted; behind more data than that it does not wait.
+/// Order. A message keeps its place behind the data posted before it as long as that is no more than one fragment, so
+/// that a small put and its signal travel in the order in which they were posted; more data than that it overtakes,
+/// also where that is settled to go out next: at the border of a frame.
+///
+/// Length. A system call of a megabyte costs half as much a byte as four of a quarter: as much goes into one as there
+/// is, and while the peer has enough to read, short ones wait until there is more.
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "fabric/tcp/rail.hpp"
 
@@ -17,17 +21,23 @@ namespace {
 
 constexpr std::size_t kMostFrames = 32;  ///< of one system call
 constexpr std::size_t kMostVectors = 2 * kMostFrames;
-/// Bytes whose order is settled: one fragment while messages are around, else what makes long system calls.
-constexpr std::size_t kCommittedTalking = kFragmentBytes;
-constexpr std::size_t kCommittedBulk = 4 * kFragmentBytes;
-constexpr unsigned kTalkingFor = 32;  ///< fragments after a message
+constexpr std::size_t kCommitted = 4 * kFragmentBytes;  ///< bytes whose order is settled: what makes a long system call
 constexpr std::size_t kFlushBudget = std::size_t{1} << 20U;
+/// While the peer has so much to land, data waits until there are so many bytes of it.
+constexpr std::size_t kEnoughToLand = std::size_t{1} << 20U;
+constexpr std::size_t kLongCall = std::size_t{512} << 10U;
+constexpr std::size_t kShortCall = 512;  ///< so much is copied: send(2) costs less than sendmsg(2)
 
 }  // namespace
 
 [[gnu::hot]] void TcpRail::add_frame(Connection& connection, const Frame& frame, const std::byte* payload,
                                      PostContext* context, std::uint64_t key) {
-  OutgoingFrame& out = connection.out.emplace_back();
+  add_frame_at(connection, connection.out.size(), frame, payload, context, key);
+}
+
+[[gnu::hot]] void TcpRail::add_frame_at(Connection& connection, std::size_t at, const Frame& frame,
+                                        const std::byte* payload, PostContext* context, std::uint64_t key) {
+  OutgoingFrame& out = *connection.out.emplace(connection.out.begin() + static_cast<std::ptrdiff_t>(at));
   frame.pack(out.header);
   out.payload = payload;
   out.bytes = frame.length;
@@ -43,8 +53,13 @@ constexpr std::size_t kFlushBudget = std::size_t{1} << 20U;
   frame.kind = FrameKind::message;
   frame.last = true;
   frame.length = posted.bytes;
-  connection.talks = kTalkingFor;
-  add_frame(connection, frame, posted.address, context);
+  std::size_t at = connection.out_head;
+  for (std::size_t before = 0; at < connection.out.size(); ++at) {
+    before += connection.out[at].left();
+    if (before > kFragmentBytes + Frame::kBytes && connection.out[at].sent == 0 && at >= connection.urgent) break;
+  }
+  add_frame_at(connection, at, frame, posted.address, context, 0);
+  connection.urgent = at + 1;
 }
 
 /// The next fragment of the oldest write, or the request of a read.
@@ -67,13 +82,13 @@ void TcpRail::add_write(Connection& connection, TcpLink& link) {
   frame.length = std::min(rest, static_cast<std::uint32_t>(kFragmentBytes));
   frame.last = frame.length == rest;
   frame.immediate = frame.last && posted.with_immediate;
+  frame.patient = posted.patient;
   frame.word = frame.last ? posted.immediate : rest - frame.length;
   std::byte* const bounce = posted.on_device() ? take_fetched(link.fetches) : nullptr;
   const std::byte* const from = bounce != nullptr ? bounce : posted.address + posted.started;
   posted.started += frame.length;
   link.bulk_started += frame.length;
   if (frame.last) link.bulk.pop();
-  if (connection.talks != 0) --connection.talks;
   add_frame(connection, frame, from, frame.last ? context : nullptr);
   connection.out.back().bounce = bounce;
 }
@@ -115,16 +130,20 @@ void TcpRail::add_read_data(Connection& connection) {
   if (frame.last) connection.served.pop_front();
 }
 
-[[gnu::hot]] bool TcpRail::fill_from_queues(Connection& connection) {
+[[gnu::hot]] bool TcpRail::add_due_message(Connection& connection) {
+  TcpLink* const link = connection.binding ? nullptr : connection.link;
+  if (link == nullptr || link->messages.empty()) return false;
+  const bool first = link->bulk_started >= posted_of(link->messages.front()).after || link->bulk.empty() ||
+                     state_of_write(*link) == DeviceCopies::State::under_way;
+  if (first) add_message(connection, *link);
+  return first;
+}
+
+[[gnu::hot]] bool TcpRail::add_bulk(Connection& connection) {
   using State = DeviceCopies::State;
   TcpLink* const link = connection.binding ? nullptr : connection.link;
   const State write = link == nullptr || link->bulk.empty() ? State::under_way : state_of_write(*link);
   const bool writes = write != State::under_way;
-  if (link != nullptr && !link->messages.empty() &&
-      (!writes || link->bulk_started >= posted_of(link->messages.front()).after)) {
-    add_message(connection, *link);
-    return true;
-  }
   const State answer = connection.served.empty() ? State::under_way : state_of_answer(connection);
   const bool serves = answer != State::under_way;
   if (writes && !(serves && connection.serves_next)) {
@@ -143,11 +162,12 @@ void TcpRail::add_read_data(Connection& connection) {
 [[gnu::hot]] void TcpRail::fill(Connection& connection) {
   if (connection.out_empty()) {
     connection.out.clear();
-    connection.out_head = connection.out_bytes = 0;
+    connection.out_head = connection.out_bytes = connection.urgent = 0;
     connection.copies.clear();
   } else if (connection.out_head >= kMostFrames) {
     connection.out.erase(connection.out.begin(),
                          connection.out.begin() + static_cast<std::ptrdiff_t>(connection.out_head));
+    connection.urgent -= std::min(connection.urgent, connection.out_head);
     connection.out_head = 0;
   }
   for (const Frame& frame : connection.control) add_frame(connection, frame, nullptr, nullptr);
@@ -157,6 +177,7 @@ void TcpRail::add_read_data(Connection& connection) {
     frame.kind = FrameKind::acknowledge;
     frame.number = connection.landed;
     connection.landed_count = connection.landed_bytes = 0;
+    connection.awaited = false;
     add_frame(connection, frame, nullptr, nullptr);
   }
   if (connection.sends_tag) {
@@ -167,31 +188,40 @@ void TcpRail::add_read_data(Connection& connection) {
     add_frame(connection, frame, connection.tag_bytes.data(), nullptr);
   }
   if (device_ != nullptr) fetch_ahead(connection);
-  const std::size_t committed = connection.talks != 0 ? kCommittedTalking : kCommittedBulk;
-  while (connection.out.size() - connection.out_head < kMostFrames && connection.out_bytes < committed)
-    if (!fill_from_queues(connection)) break;
+  while (connection.out.size() - connection.out_head < kMostFrames)
+    if (!add_due_message(connection) && (connection.out_bytes >= kCommitted || !add_bulk(connection))) break;
   if (device_ != nullptr && connection.standing()) fetch_ahead(connection);
 }
 
-[[gnu::hot]] void TcpRail::flush(Connection& connection) {
+/// Data that would make a short system call, while what was sent before keeps the peer busy. What is in flight will be
+/// acknowledged, so somebody comes back.
+[[gnu::hot]] bool TcpRail::waits_for_company(const Connection& connection) {
+  const TcpLink* const link = connection.binding ? nullptr : connection.link;
+  return link != nullptr && !link->bulk.empty() && !link->written.empty() && link->messages.empty() &&
+         connection.out_empty() && connection.control.empty() && connection.landed_count == 0 &&
+         connection.served.empty() && link->bulk_posted - link->bulk_started < kLongCall &&
+         link->bulk_started - link->bulk_landed >= kEnoughToLand;
+}
+
+[[gnu::hot]] void TcpRail::flush(Connection& connection, bool at_once) {
   connection.dirty = false;
   if (!connection.standing() || connection.blocked) return;
+  if (!at_once && waits_for_company(connection)) return mark_dirty(connection);
   for (std::size_t budget = kFlushBudget; budget != 0;) {
     fill(connection);
     if (!connection.standing() || connection.out_empty()) return;
     std::array<iovec, kMostVectors> vectors;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
     std::size_t count = 0;
+    bool messages = true;
     for (std::size_t i = connection.out_head; i < connection.out.size() && count + 2 <= vectors.size(); ++i) {
       OutgoingFrame& frame = connection.out[i];
+      messages &= frame.bytes == 0 || (frame.context != nullptr && posted_of(frame.context).kind == FrameKind::message);
       std::size_t skip = frame.sent;
       if (skip < Frame::kBytes) vectors[count++] = {frame.header.data() + skip, Frame::kBytes - skip};
       skip -= std::min(skip, Frame::kBytes);
       if (frame.bytes > skip) vectors[count++] = {const_cast<std::byte*>(frame.payload) + skip, frame.bytes - skip};
     }
-    msghdr message{};
-    message.msg_iov = vectors.data();
-    message.msg_iovlen = count;
-    const ssize_t sent = ::sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL);
+    const ssize_t sent = send_vectors(connection, std::span(vectors).first(count), messages);
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) {
@@ -207,6 +237,23 @@ void TcpRail::add_read_data(Connection& connection) {
     budget -= std::min(budget, static_cast<std::size_t>(sent));
   }
   mark_dirty(connection);
+}
+
+/// `messages`: there is nothing among them that only the kernel may touch because it may not be there.
+[[gnu::hot]] ssize_t TcpRail::send_vectors(const Connection& connection, std::span<iovec> vectors, bool messages) {
+  if (messages && connection.out_bytes <= kShortCall) {
+    std::array<std::byte, kShortCall> bytes;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
+    std::size_t length = 0;
+    for (const iovec& part : vectors) {
+      std::memcpy(bytes.data() + length, part.iov_base, part.iov_len);
+      length += part.iov_len;
+    }
+    return ::send(connection.socket.get(), bytes.data(), length, MSG_NOSIGNAL);
+  }
+  msghdr message{};
+  message.msg_iov = vectors.data();
+  message.msg_iovlen = vectors.size();
+  return ::sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL);
 }
 
 [[gnu::hot]] void TcpRail::sent_bytes(Connection& connection, std::size_t bytes) {
@@ -249,20 +296,22 @@ void TcpRail::unreadable_source(Connection& connection) {
   end_connection(connection, EFAULT);
 }
 
-[[gnu::hot]] void TcpRail::flush_dirty() {
+[[gnu::hot]] void TcpRail::flush_dirty(bool at_once) {
   // A connection may get dirty again while its turn is.
   const std::size_t count = dirty_.size();
-  for (std::size_t i = 0; i < count; ++i) flush(*dirty_[i]);
+  for (std::size_t i = 0; i < count; ++i) flush(*dirty_[i], at_once);
   dirty_.erase(dirty_.begin(), dirty_.begin() + static_cast<std::ptrdiff_t>(count));
   if (unaccounted_ >= DeviceAccount::kWindowBytes) look_at_device_account();
 }
 
-void TcpRail::flush_owing() {
-  for (Connection* const connection : owing_) {
+void TcpRail::flush_owing(bool all) {
+  std::erase_if(owing_, [&](Connection* connection) {
+    const bool owes = connection->landed_count != 0;
+    if (owes && !all && !connection->awaited) return false;
     connection->owes = false;
-    if (connection->landed_count != 0) mark_dirty(*connection);
-  }
-  owing_.clear();
+    if (owes) mark_dirty(*connection);
+    return true;
+  });
 }
 
 }  // namespace railyard::fabric::tcp

@@ -8,19 +8,9 @@
 
 namespace railyard::fabric::verbs {
 
-Post VerbsRail::fail(const char* operation, int error) {
-  failed_operation_ = operation;
-  failed_error_ = error;
-  return Post::failed;
-}
-
 Post VerbsRail::refuse_post(const char* operation, RemoteId remote) {
   if (gone_) return fail(operation, kDeviceGone);
-  if (!stopped_ && known(remote)) {
-    if (links_[remote].state == VerbsLink::State::connecting) return Post::busy;
-    return fail(operation, IBV_WC_WR_FLUSH_ERR);
-  }
-  return fail(operation, stopped_ ? kDeviceGone : kPeerEnded);
+  return BaseRail::refuse_post(operation, links_.find(remote), {kDeviceGone, kPeerEnded, IBV_WC_WR_FLUSH_ERR});
 }
 
 /// `copies`: the device takes small bytes at once.
@@ -31,12 +21,14 @@ inline ibv_send_wr& VerbsRail::add(Pair& pair, const LocalChunk& chunk, PostCont
     to_ring_ = &pair;
   }
   --transmit_room_;
+  const auto descriptor = reinterpret_cast<std::uintptr_t>(chunk.descriptor);
   SendQueue::WorkRequest& request = pair.queue.add(context, kind);
   request.sge.addr = reinterpret_cast<std::uint64_t>(chunk.address);
   request.sge.length = static_cast<std::uint32_t>(chunk.bytes);
-  request.sge.lkey = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(chunk.descriptor));
+  request.sge.lkey = static_cast<std::uint32_t>(descriptor);
   request.work.num_sge = chunk.bytes != 0 ? 1 : 0;
-  request.work.send_flags = copies && chunk.bytes <= inline_bytes_ ? IBV_SEND_INLINE : 0;
+  // The processor writes inline bytes, and cannot read them in the memory of a GPU.
+  request.work.send_flags = copies && chunk.bytes <= inline_bytes_ && descriptor < kOnDevice ? IBV_SEND_INLINE : 0;
   return request.work;
 }
 
@@ -134,6 +126,8 @@ std::size_t VerbsRail::poll(std::span<Event> events) {
   if (stopped_ || events.empty()) return 0;
   if (to_ring_ != nullptr) ring();
   if (++turn_ % kSetUpLook == 0) look_around();
+  if (flush_.active) [[unlikely]]
+    return poll_flushed(events);
   std::size_t count = 0;
   if (gone_ || !pending_.empty()) [[unlikely]] {
     count = pending_.take(events);
@@ -265,9 +259,11 @@ Event* VerbsRail::take_failed(Pair& pair, const ibv_wc& completion, Event* next,
   return next;
 }
 
-/// A CM message, or of a queue pair that is no more.
+/// A CM message, a flush, or of a queue pair that is no more.
 void VerbsRail::take_other(const ibv_wc& completion) {
-  if ((completion.wr_id & ConnectionManager::kArrives) != ConnectionManager::kArrives) {
+  if ((completion.wr_id & Flush::kReads) == Flush::kReads) {
+    take_flush(completion);
+  } else if ((completion.wr_id & ConnectionManager::kArrives) != ConnectionManager::kArrives) {
     ++stale_;
   } else if (const auto message = connection_manager_.take(completion)) {
     read_cm_message(*message);

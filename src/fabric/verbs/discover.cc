@@ -25,6 +25,7 @@ Result<std::vector<RailOffer>> discover_verbs(const Settings& settings) {
     offer.fabric = port.fabric;
     offer.line_rate = port.rate;
     offer.loopback = port.loopback;
+    offer.device_memory = port.dma_bufs;
     offer.detail = fmt::format("{}, GID {} ({}), partition {}, MTU {}", port.infiniband ? "InfiniBand" : "RoCE v2",
                                port.gid_index, port.gid_text, port.pkey_index, 128 << port.mtu);
     offer.driver_data = std::make_shared<verbs::Port>(port);

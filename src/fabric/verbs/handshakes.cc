@@ -43,9 +43,9 @@ void VerbsRail::write_cm_message(Pair& pair, CmMessage::Kind kind) {
   message.from = own_address_;
   message.here = handle_of(pair);
   message.there = pair.there;
-  if (pair.link) {
+  if (pair.link != nullptr) {
     message.tagged = true;
-    message.tag = links_[*pair.link].tag;
+    message.tag = pair.link->tag;
   }
   if (kind == CmMessage::Kind::call || kind == CmMessage::Kind::answer) message.end = end_of(pair);
   (void)connection_manager_.send(*pair.peer, message);
@@ -100,7 +100,7 @@ void VerbsRail::read_cm_message(const CmMessage& message) {
     case CmMessage::Kind::over:
       // A connector that never had our answer never used it: nobody leaves.
       if (ours && pair->state == Pair::State::answering && message.reason == CmMessage::Reason::unknown)
-        pair->inbound_link.reset();
+        inbound_.withdraw(*pair);
       if (ours) pair_failed(*pair, kPeerEnded, false);
       return reply(message, CmMessage::Kind::gone);
     case CmMessage::Kind::unbind:
@@ -121,8 +121,8 @@ void VerbsRail::read_cm_message(const CmMessage& message) {
       break;
     case CmMessage::Kind::bound:
       // Noted for the link it was asked for: a late answer may be of another.
-      if (pair->link && pair->state == Pair::State::standing && message.tagged &&
-          message.tag.id == links_[*pair->link].tag.id && message.tag.epoch == links_[*pair->link].tag.epoch) {
+      if (pair->link != nullptr && pair->state == Pair::State::standing && message.tagged &&
+          message.tag.id == pair->link->tag.id && message.tag.epoch == pair->link->tag.epoch) {
         pair->bound = true;
         link_stands(*pair);
       }
@@ -139,9 +139,7 @@ void VerbsRail::read_cm_message(const CmMessage& message) {
 }
 
 void VerbsRail::link_stands(Pair& pair) {
-  if (!pair.link) return;
-  VerbsLink& link = links_[*pair.link];
-  if (link.state == VerbsLink::State::connecting) link.state = VerbsLink::State::up;
+  if (pair.link != nullptr) links_.stands(*pair.link);
 }
 
 void VerbsRail::take_call(const CmMessage& message) {
@@ -152,20 +150,15 @@ void VerbsRail::take_call(const CmMessage& message) {
     if (pair->state == Pair::State::answering) write_cm_message(*pair, CmMessage::Kind::answer);
     if (pair->state != Pair::State::calling) return;  // the same call again
   }
-  if (!welcome(message.tag)) return reply(message, CmMessage::Kind::refuse, CmMessage::Reason::unwanted);
+  if (!inbound_.welcome(message.tag)) return reply(message, CmMessage::Kind::refuse, CmMessage::Reason::unwanted);
   Pair* own = nullptr;
-  if (message.tag.facing != 0 && message.from.name != own_address_.name) {
-    for (Slot& slot : slots_) {
-      Pair* const pair = slot.pair.get();
-      if (pair == nullptr || pair->state != Pair::State::calling || !pair->link) continue;
-      const LinkTag& tag = links_[*pair->link].tag;
-      if (tag.id == message.tag.facing && tag.facing == message.tag.id && pair->peer->address.name == message.from.name)
-        own = pair;
-    }
+  if (message.from.name != own_address_.name) {
+    const VerbsLink* const facing = links_.facing(message.tag, [&](const VerbsLink& link) {
+      return link.pair->state == Pair::State::calling && link.pair->peer->address.name == message.from.name;
+    });
+    if (facing != nullptr) own = facing->pair;
     if (own != nullptr && own_address_.name < message.from.name) return;  // it will answer our call
   }
-  // The sender has given up the epochs before this one.
-  if (message.tag.epoch != 0) close_inbound_links(message.tag.id, message.tag.epoch - 1, false);
   if (own == nullptr) {
     auto peer = connection_manager_.peer(message.from, name_);
     auto made = peer ? make_pair(std::move(*peer)) : Result<Pair*>(std::move(peer.error()));
@@ -179,15 +172,15 @@ void VerbsRail::take_call(const CmMessage& message) {
 }
 
 void VerbsRail::answer_call(Pair& pair, const CmMessage& message) {
-  if (int code = join(pair, message.end, message.from)) {
+  if (int code = join(pair.pair.get(), pair.first_packet, message.end, message.from)) {
     log_warn(in_log(), "a peer's queue pair cannot be joined: {}", std::strerror(code));
     pair_failed(pair, kErrno + code, false);
     return reply(message, CmMessage::Kind::refuse, CmMessage::Reason::no_room);
   }
   pair.there = message.here;
   pair.state = Pair::State::answering;
-  pair.bound = pair.link.has_value();
-  seat_inbound_link(pair, message.tag);
+  pair.bound = pair.link != nullptr;
+  seat_inbound(pair, message.tag);
   begin_handshake(pair, CmMessage::Kind::answer);
 }
 
@@ -198,14 +191,12 @@ void VerbsRail::take_answer(const CmMessage& message) {
     return reply(message, CmMessage::Kind::over, CmMessage::Reason::unknown);
   if (pair->state == Pair::State::calling) {
     pair->there = message.here;
-    if (message.tagged && !welcome(message.tag)) return pair_failed(*pair, kUnwanted, false);
-    if (int code = join(*pair, message.end, message.from)) return pair_failed(*pair, kErrno + code, false);
+    if (message.tagged && !inbound_.welcome(message.tag)) return pair_failed(*pair, kUnwanted, false);
+    if (int code = join(pair->pair.get(), pair->first_packet, message.end, message.from))
+      return pair_failed(*pair, kErrno + code, false);
     pair->state = Pair::State::standing;
     pair->bound = true;
-    if (message.tagged) {
-      if (message.tag.epoch != 0) close_inbound_links(message.tag.id, message.tag.epoch - 1, false);
-      seat_inbound_link(*pair, message.tag);
-    }
+    if (message.tagged) seat_inbound(*pair, message.tag);
     link_stands(*pair);
   }
   write_cm_message(*pair, CmMessage::Kind::ready);
@@ -214,42 +205,33 @@ void VerbsRail::take_answer(const CmMessage& message) {
 void VerbsRail::take_bind(const CmMessage& message) {
   Pair& pair = *find_pair(message.there);
   if (pair.state != Pair::State::standing || !message.tagged) return;  // it will be asked again
-  const bool again =
-      pair.inbound_link && pair.inbound_link->id == message.tag.id && pair.inbound_link->epoch == message.tag.epoch;
+  const bool again = pair.inbound && pair.inbound->id == message.tag.id && pair.inbound->epoch == message.tag.epoch;
   if (!again) {
-    if (!welcome(message.tag)) return reply(message, CmMessage::Kind::refuse, CmMessage::Reason::unwanted);
-    if (message.tag.epoch != 0) close_inbound_links(message.tag.id, message.tag.epoch - 1, false);
-    if (pair.state != Pair::State::standing) return reply(message, CmMessage::Kind::over);
-    seat_inbound_link(pair, message.tag);
+    if (!inbound_.welcome(message.tag)) return reply(message, CmMessage::Kind::refuse, CmMessage::Reason::unwanted);
+    if (!seat_inbound(pair, message.tag)) return reply(message, CmMessage::Kind::over);
   }
   reply(message, CmMessage::Kind::bound);
 }
 
 void VerbsRail::take_unbind(const CmMessage& message) {
   Pair* const pair = find_pair(message.there);
-  if (pair == nullptr || pair->peer->address.name != message.from.name || !pair->inbound_link) return;
-  if (pair->inbound_link->id != message.tag.id || pair->inbound_link->epoch != message.tag.epoch) return;
-  if (pair->link) {
-    // What it sent has been acknowledged: its completions came before this CM message.
-    report_left(*pair->inbound_link);
-    pair->inbound_link.reset();
-    return;
-  }
-  pair->leaves = pair->inbound_link;
+  if (pair == nullptr || pair->peer->address.name != message.from.name || !pair->inbound) return;
+  if (pair->inbound->id != message.tag.id || pair->inbound->epoch != message.tag.epoch) return;
+  // What it sent has been acknowledged: its completions came before this CM message.
+  if (pair->link != nullptr) return inbound_.left(*pair);
   close_pair(*pair, true);
 }
 
 void VerbsRail::take_refusal(const CmMessage& message) {
   Pair* const pair = find_pair(message.there);
-  if (pair == nullptr || pair->peer->address.name != message.from.name || !pair->link) return;
-  if (links_[*pair->link].state != VerbsLink::State::connecting) return;
+  if (pair == nullptr || pair->peer->address.name != message.from.name || pair->link == nullptr) return;
+  if (!pair->link->connecting()) return;
   const int why = message.reason == CmMessage::Reason::no_room ? kNoRoom : kUnwanted;
-  if (pair->inbound_link) {
+  if (pair->inbound) {
     // Our link alone is unwanted.
-    const RemoteId remote = *pair->link;
-    pair->link.reset();
-    lose(remote, why, false);
-    links_[remote].pair = nullptr;
+    VerbsLink& link = *std::exchange(pair->link, nullptr);
+    link.pair = nullptr;
+    lose(link, why, false);
   } else {
     pair_failed(*pair, why, false);
   }
@@ -264,9 +246,9 @@ void VerbsRail::look_at_handshakes() {
   }
   for (std::size_t i = 0; i < handshaking_.size();) {
     Pair& pair = *handshaking_[i];
-    const bool settled = pair.state == Pair::State::standing && (!pair.link || pair.bound);
+    const bool settled = pair.state == Pair::State::standing && (pair.link == nullptr || pair.bound);
     if (settled) {
-      reached_.insert(pair.peer->address.name);
+      refusals_.stood(pair.peer->address.name);
       pair.in_handshake = false;
       pair.liveness_probe = {};
       pair.tries = 0;
@@ -275,7 +257,7 @@ void VerbsRail::look_at_handshakes() {
       continue;
     }
     if (pair.liveness_probe.refused()) {
-      pair_failed(pair, kNobodyThere, reached_.contains(pair.peer->address.name));  // takes it out
+      pair_failed(pair, kNobodyThere, refusals_.reached(pair.peer->address.name));  // takes it out
       continue;
     }
     const std::size_t before = handshaking_.size();
@@ -314,7 +296,8 @@ bool VerbsRail::ask_inbound_links() {
   bool all = true;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Pair* const pair = slots_[i].pair.get();
-    if (pair == nullptr || pair->link || pair->state != Pair::State::standing || pair->in_handshake) continue;
+    if (pair == nullptr || pair->link != nullptr || pair->state != Pair::State::standing || pair->in_handshake)
+      continue;
     if (pair->liveness_probe.refused() || pair->tries > kMostTries) {
       pair_failed(*pair, kNobodyThere, true);
       continue;

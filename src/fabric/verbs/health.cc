@@ -72,22 +72,19 @@ void VerbsRail::take_device_event(const ibv_async_event& event) {
 void VerbsRail::tell_port(bool down) {
   if (down == down_) return;
   down_ = down;
-  Event event;
-  event.kind = down ? Event::Kind::rail_down : Event::Kind::rail_up;
-  pending_.push(event);
+  pending_.push_state(!down);
 }
 
 /// Every link is lost, every context comes back, and the device is let go of: its driver may be waiting for that.
 void VerbsRail::device_gone() {
   gone_ = true;
-  for (RemoteId remote = 0; remote < links_.size(); ++remote) {
-    if (links_[remote].state == VerbsLink::State::free) continue;
-    lose(remote, kDeviceGone, false);
-    links_[remote].pair = nullptr;
-  }
+  links_.each([this](VerbsLink& link) {
+    lose(link, kDeviceGone, false);
+    link.pair = nullptr;
+  });
   for (Slot& slot : slots_) {
     if (!slot.pair) continue;
-    if (slot.pair->state != Pair::State::closing) slot.pair->leaves = slot.pair->inbound_link;
+    inbound_.end(*slot.pair);
     slot.pair->pair.reset();
     forget_pair(*slot.pair);
   }

@@ -64,14 +64,7 @@ Result<VerbsRail::Pair*> VerbsRail::make_pair(std::shared_ptr<Peer> peer) {
     return std::move(filled.error());
   pair->first_packet &= kPacketMask;
 
-  ibv_qp_attr state{};
-  state.qp_state = IBV_QPS_INIT;
-  state.pkey_index = port_.pkey_index;
-  state.port_num = port_.number;
-  state.qp_access_flags = static_cast<unsigned>(remote_access(capabilities_.native_atomics));
-  if (int code =
-          library_->modify_qp(made, &state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
-    return set_up_error("bring up a queue pair", code);
+  if (int code = begin_pair(made)) return set_up_error("bring up a queue pair", code);
 
   if (free_slots_.empty()) {
     if (slots_.size() > kSlotMask) return Error(Status::no_memory, fmt::format("{}: too many queue pairs", name_));
@@ -85,6 +78,15 @@ Result<VerbsRail::Pair*> VerbsRail::make_pair(std::shared_ptr<Peer> peer) {
   pair->queue.open(made, depth_, kSend | std::uint64_t{pair->slot} << kSlotShift | generation << SendQueue::kIndexBits);
   slot.pair = std::move(pair);
   return slot.pair.get();
+}
+
+int VerbsRail::begin_pair(ibv_qp* pair) const {
+  ibv_qp_attr state{};
+  state.qp_state = IBV_QPS_INIT;
+  state.pkey_index = port_.pkey_index;
+  state.port_num = port_.number;
+  state.qp_access_flags = static_cast<unsigned>(remote_access(capabilities_.native_atomics));
+  return library_->modify_qp(pair, &state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
 std::uint64_t VerbsRail::handle_of(const Pair& pair) const {
@@ -114,10 +116,10 @@ EndData VerbsRail::end_of(const Pair& pair) const {
 }
 
 /// Joins our end to theirs. What a device wants to agree on with its like (ECE) is passed on, not looked at.
-int VerbsRail::join(Pair& pair, const EndData& theirs, const VerbsRailAddress& at) {
+int VerbsRail::join(ibv_qp* pair, std::uint32_t first_packet, const EndData& theirs, const VerbsRailAddress& at) {
   if (library_->set_ece != nullptr && theirs.ece_vendor != 0) {
     ibv_ece options{theirs.ece_vendor, theirs.ece_options, theirs.ece_mask};
-    (void)library_->set_ece(pair.pair.get(), &options);
+    (void)library_->set_ece(pair, &options);
   }
   ibv_qp_attr state{};
   state.qp_state = IBV_QPS_RTR;
@@ -127,7 +129,7 @@ int VerbsRail::join(Pair& pair, const EndData& theirs, const VerbsRailAddress& a
   state.max_dest_rd_atomic = reads_;
   state.min_rnr_timer = kNoReceive;
   state.ah_attr = connection_manager_.way_to(at);
-  if (int code = library_->modify_qp(pair.pair.get(), &state,
+  if (int code = library_->modify_qp(pair, &state,
                                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
     return code;
@@ -135,18 +137,17 @@ int VerbsRail::join(Pair& pair, const EndData& theirs, const VerbsRailAddress& a
   state.timeout = kTimeout;
   state.retry_cnt = kRetries;
   state.rnr_retry = kForever;
-  state.sq_psn = pair.first_packet;
+  state.sq_psn = first_packet;
   state.max_rd_atomic =
       static_cast<std::uint8_t>(std::clamp(limits_.max_qp_init_rd_atom, 1, std::max<int>(theirs.reads, 1)));
   return library_->modify_qp(
-      pair.pair.get(), &state,
+      pair, &state,
       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
 void VerbsRail::pair_failed(Pair& pair, int error, bool refused) {
   if (pair.state == Pair::State::closing) return;
-  if (pair.link) lose(*pair.link, error, refused);
-  pair.leaves = pair.inbound_link;
+  if (pair.link != nullptr) lose(*pair.link, error, refused);
   close_pair(pair, true);
 }
 
@@ -154,9 +155,9 @@ void VerbsRail::pair_failed(Pair& pair, int error, bool refused) {
 void VerbsRail::close_pair(Pair& pair, bool tell) {
   if (pair.state == Pair::State::closing) return;
   if (tell) say_over(pair);
-  if (pair.link) links_[*pair.link].pair = nullptr;
-  pair.link.reset();
-  pair.inbound_link.reset();
+  if (pair.link != nullptr) pair.link->pair = nullptr;
+  pair.link = nullptr;
+  inbound_.end(pair);
   pair.state = Pair::State::closing;
   pair.closing_since = SteadyClock().now();
   std::erase(handshaking_, &pair);
@@ -189,19 +190,10 @@ void VerbsRail::sweep() {
 /// Its queue pair has gone: whoever waited for that hears of it.
 void VerbsRail::forget_pair(Pair& pair) {
   while (pair.queue.outstanding() != 0) {
-    Event event;
-    event.kind = Event::Kind::failed;
-    event.context = pair.queue.retire().context;
-    event.error = IBV_WC_WR_FLUSH_ERR;
+    pending_.push_failed(pair.queue.retire().context, IBV_WC_WR_FLUSH_ERR);
     ++transmit_room_;
-    pending_.push(event);
   }
-  if (pair.leaves) report_left(*pair.leaves);
-  if (pair.shut_out) {
-    InboundEpochs& epochs = epochs_[*pair.shut_out];
-    --epochs.closing;
-    epochs.fence_mark = pending_.mark();
-  }
+  inbound_.rested(pair);
   const std::uint32_t slot = pair.slot;
   slots_[slot].pair.reset();
   ++slots_[slot].generation;

@@ -97,14 +97,6 @@ std::uint16_t choose_pkey(const Library& library, ibv_context& context, const Po
   return full.value_or(0);
 }
 
-std::string text_of(const ibv_gid& gid) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  const std::uint32_t ipv4 = ipv4_of(gid);
-  const char* const result = ipv4 != 0 ? inet_ntop(AF_INET, &ipv4, text.data(), text.size())
-                                       : inet_ntop(AF_INET6, gid.raw, text.data(), text.size());
-  return result == nullptr ? std::string() : std::string(result);
-}
-
 int bits_in(const void* mask, std::size_t bytes) {
   int bits = 0;
   for (std::size_t i = 0; i < bytes; ++i) bits += __builtin_popcount(static_cast<const std::uint8_t*>(mask)[i]);
@@ -198,7 +190,24 @@ std::string look_at(const Library& library, ibv_context& context, Port& port, co
   return {};
 }
 
+/// A device that knows them finds fault with the descriptor, one that does not with the call.
+bool takes_dma_bufs(const Library& library, ibv_context& context) {
+  if (library.reg_dmabuf_mr == nullptr) return false;
+  const Domain domain(library.alloc_pd(&context), {&library});
+  if (!domain) return false;
+  const MemoryRegion none(library.reg_dmabuf_mr(domain.get(), 0, 0, 0, -1, 0), {&library});
+  return !none && errno != EOPNOTSUPP && errno != EPROTONOSUPPORT && errno != ENOSYS;
+}
+
 }  // namespace
+
+std::string text_of(const ibv_gid& gid) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const std::uint32_t ipv4 = ipv4_of(gid);
+  const char* const result = ipv4 != 0 ? inet_ntop(AF_INET, &ipv4, text.data(), text.size())
+                                       : inet_ntop(AF_INET6, gid.raw, text.data(), text.size());
+  return result == nullptr ? std::string() : std::string(result);
+}
 
 std::uint32_t ipv4_of(const ibv_gid& gid) {
   constexpr std::array<std::uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -251,8 +260,10 @@ Result<PortList> list_ports(const Settings& settings) {
       found.unfit.push_back(fmt::format("{} (does not open: {})", name, std::strerror(errno)));
       continue;
     }
+    const bool dma_bufs = takes_dma_bufs(library, *context);
     for (std::uint8_t number = 1; number <= attributes.phys_port_cnt; ++number) {
       Port port;
+      port.dma_bufs = dma_bufs;
       port.device = name;
       port.number = number;
       const std::string why = look_at(library, *context, port, settings);

@@ -23,6 +23,7 @@ struct Port {
   std::string gid_text;   ///< its GID as people write it: "10.0.0.1", "fe80::1"
   std::string fabric;     ///< what it reaches: the subnet
   bool loopback = false;  ///< it reaches this machine only
+  bool dma_bufs = false;  ///< its device registers the memory of GPUs by dma-buf descriptors
 
   /// "mlx5_0", or "mlx5_0:2" for a port that is not the first.
   std::string name() const { return number == 1 ? device : device + ":" + std::to_string(number); }
@@ -40,6 +41,8 @@ Result<DeviceContext> open_device(const Library& library, const std::string& dev
 
 /// An IPv4 address in a GID; 0: it holds none. In network byte order.
 std::uint32_t ipv4_of(const ibv_gid& gid);
+/// As people write it: "10.0.0.1", "fe80::1".
+std::string text_of(const ibv_gid& gid);
 /// Bytes per second of a lane speed and a width as the port tells them.
 double rate_of(std::uint8_t speed, std::uint8_t width);
 

@@ -45,6 +45,7 @@ Result<std::unique_ptr<Rail>> VerbsRail::open(const RailOffer& offer, const Sett
   std::unique_ptr<VerbsRail> rail(new VerbsRail);
   rail->library_ = *calls;
   rail->port_ = *static_cast<const Port*>(offer.driver_data.get());
+  rail->fabric_ = rail->port_.fabric;
   rail->name_ = fmt::format("verbs {} {}", offer.label(rail->port_.name()), rail->port_.gid_text);
   rail->set_number(offer.number);
   if (auto opened = rail->open_parts(settings); !opened) return std::move(opened.error());
@@ -52,6 +53,11 @@ Result<std::unique_ptr<Rail>> VerbsRail::open(const RailOffer& offer, const Sett
 }
 
 VerbsRail::~VerbsRail() { stop(); }
+
+std::string VerbsRail::describe_address(std::span<const std::byte> address) const {
+  const auto parsed = VerbsRailAddress::parse(address, own_address_.infiniband, name_);
+  return parsed ? fmt::format("GID {}, CM queue pair {}", text_of(parsed->gid), parsed->queue_pair) : "";
+}
 
 Result<void> VerbsRail::open_parts(const Settings& settings) {
   auto context = open_device(*library_, port_.device);
@@ -70,7 +76,7 @@ Result<void> VerbsRail::open_parts(const Settings& settings) {
   // transmits.
   const auto entries = static_cast<std::uint32_t>(std::max(limits_.max_cqe, 0));
   receive_room_ = std::min({kReceives, static_cast<std::uint32_t>(std::max(limits_.max_srq_wr, 0)), entries / 4});
-  const std::uint32_t others = receive_room_ + ConnectionManager::kCompletions;
+  const std::uint32_t others = receive_room_ + ConnectionManager::kCompletions + Flush::kMostGpus;
   depth_ = std::min(kDepth, static_cast<std::uint32_t>(std::max(limits_.max_qp_wr, 0)));
   if (depth_ < kLeastDepth || receive_room_ == 0 || entries < others + kLeastDepth)
     return Error(
@@ -133,7 +139,7 @@ void VerbsRail::set_capabilities() {
   capabilities_.landings_use_receives = true;
   capabilities_.chains_posts = true;
   capabilities_.native_atomics = limits_.atomic_cap != IBV_ATOMIC_NONE;
-  capabilities_.device_memory = library_->reg_dmabuf_mr != nullptr;
+  capabilities_.device_memory = port_.dma_bufs;
   capabilities_.max_message = std::min(port_.max_message, kMostMessageBytes);
   capabilities_.max_write = std::min(port_.max_message, kMostWriteBytes);
   capabilities_.depth = std::min(data_depth_, receive_room_);
@@ -141,56 +147,13 @@ void VerbsRail::set_capabilities() {
   capabilities_.fencing = Fencing::exact;
 }
 
-Result<void> VerbsRail::refuse_if_stopped() const {
-  if (stopped_) return Error(Status::rail_failed, fmt::format("{} is stopped", name_));
-  if (gone_) return Error(Status::rail_failed, fmt::format("{}: its device has gone", name_));
-  return {};
+Result<void> VerbsRail::refuse_if_gone() const {
+  if (gone_ && !stopped_) return Error(Status::rail_failed, fmt::format("{}: its device has gone", name_));
+  return refuse_if_stopped();
 }
-
-Result<Registration> VerbsRail::register_memory(std::span<std::byte> memory, Access access) {
-  if (auto running = refuse_if_stopped(); !running) return std::move(running.error());
-  int flags = IBV_ACCESS_LOCAL_WRITE;
-  if (access.remote) {
-    flags |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-    if (capabilities_.native_atomics) flags |= IBV_ACCESS_REMOTE_ATOMIC;
-  }
-  const auto base = reinterpret_cast<std::uint64_t>(memory.data());
-  const auto hold = [&](int wanted) {
-    if (access.dma_buf >= 0)
-      return library_->reg_dmabuf_mr == nullptr ? (errno = EOPNOTSUPP, nullptr)
-                                                : library_->reg_dmabuf_mr(domain_.get(), access.dma_buf_offset,
-                                                                          memory.size(), base, access.dma_buf, wanted);
-    // Bytes of bulk data may overtake each other on the way to memory: what tells of them, the completion, does not.
-    if (access.bulk && library_->reg_mr_iova2 != nullptr)
-      return library_->reg_mr_iova2(domain_.get(), memory.data(), memory.size(), base,
-                                    static_cast<unsigned>(wanted) | IBV_ACCESS_RELAXED_ORDERING);
-    return library_->reg_mr(domain_.get(), memory.data(), memory.size(), wanted);
-  };
-  MemoryRegion region(hold(flags), {library_});
-  // A source that its program may only read.
-  if (!region && !access.remote && (errno == EFAULT || errno == EACCES)) region.reset(hold(0));
-  if (!region) {
-    const int code = errno;
-    return Error(code == ENOMEM ? Status::no_memory : Status::io,
-                 fmt::format("{}: could not register {} bytes{} at {}: {}{}", name_, memory.size(),
-                             access.dma_buf >= 0 ? " of a dma-buf" : "", static_cast<const void*>(memory.data()),
-                             std::strerror(code),
-                             code == ENOMEM ? " (often: too little memory may be locked; see `ulimit -l`)" : ""));
-  }
-  Registration registration;
-  // The descriptor is the key itself: nothing is looked up when it is used.
-  registration.descriptor[0] = registration.descriptor[1] =
-      reinterpret_cast<void*>(static_cast<std::uintptr_t>(region->lkey));
-  registration.key = region->rkey;
-  registration.remote_base = base;
-  registration.id[0] = registration.id[1] = next_held_;
-  held_.emplace(next_held_++, std::move(region));
-  return registration;
-}
-
-void VerbsRail::revoke(const Registration& registration) { held_.erase(registration.id[0]); }
 
 void VerbsRail::close_device() {
+  flush_.close();
   handshaking_.clear();
   closing_.clear();
   disconnects_.clear();
@@ -213,7 +176,8 @@ void VerbsRail::stop() {
   if (!gone_)
     for (Slot& slot : slots_)
       if (slot.pair && slot.pair->state != Pair::State::closing) say_over(*slot.pair);
-  for (VerbsLink& link : links_) link = {};
+  links_.clear();
+  inbound_.clear();
   pending_.clear();
   if (!gone_) close_device();
 }
@@ -234,6 +198,8 @@ std::string VerbsRail::describe_error(int error) const {
       return "the device has gone";
     case kQueuePairFault:
       return "the device gave the queue pair up";
+    case kNotFlushed:
+      return "writes to the memory of a GPU could not be made visible to it";
     case IBV_WC_LOC_LEN_ERR:
       return "a message was longer than its receive";
     case IBV_WC_LOC_PROT_ERR:
@@ -252,10 +218,6 @@ std::string VerbsRail::describe_error(int error) const {
       return error >= kErrno ? std::string(std::strerror(error - kErrno))
                              : fmt::format("work completion status {}", error);
   }
-}
-
-std::string VerbsRail::failure() const {
-  return fmt::format("{}: {} failed: {}", name_, failed_operation_, describe_error(failed_error_));
 }
 
 }  // namespace railyard::fabric::verbs

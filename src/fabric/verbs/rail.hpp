@@ -9,11 +9,13 @@
 #pragma once
 
 #include <optional>
-#include <set>
 #include <unordered_map>
 
-#include "fabric/pending.hpp"
+#include "fabric/base_rail.hpp"
+#include "fabric/inbound.hpp"
+#include "fabric/refusals.hpp"
 #include "fabric/verbs/connection_manager.hpp"
+#include "fabric/verbs/flush.hpp"
 #include "fabric/verbs/liveness_port.hpp"
 #include "fabric/verbs/send_queue.hpp"
 
@@ -28,24 +30,23 @@ enum Fault : int {
   kNoRoom,
   kDeviceGone,
   kQueuePairFault,
+  kNotFlushed,
   kErrno,  ///< and above: this and an errno
 };
 
-class VerbsRail final : public Rail {
+class VerbsRail final : public BaseRail {
  public:
   static Result<std::unique_ptr<Rail>> open(const RailOffer& offer, const Settings& settings);
   ~VerbsRail() override;
   VerbsRail(const VerbsRail&) = delete;
   VerbsRail& operator=(const VerbsRail&) = delete;
 
-  const Capabilities& capabilities() const override { return capabilities_; }
-  std::string name() const override { return name_; }
-  std::string fabric() const override { return port_.fabric; }
   std::vector<std::byte> address() const override { return own_address_.pack(); }
+  std::string describe_address(std::span<const std::byte> address) const override;
   Result<RemoteId> connect(std::span<const std::byte> address, LinkTag tag) override;
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
-  void forget(LinkName link) override { epochs_.erase(link); }
+  void forget(LinkName link) override { inbound_.forget(link); }
   Liveness liveness(RemoteId remote) override;
 
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
@@ -61,7 +62,6 @@ class VerbsRail final : public Rail {
   void stop() override;
 
   std::string describe_error(int error) const override;
-  std::string failure() const override;
 
  private:
   static constexpr int kReadBatch = 32;      ///< completions of one call
@@ -78,9 +78,12 @@ class VerbsRail final : public Rail {
   static constexpr std::uint64_t kSend = std::uint64_t{1} << 63;
   static constexpr int kSlotShift = 40;
   static constexpr std::uint32_t kSlotMask = (1U << 22) - 1;
+  /// A descriptor is the local key, and this where the memory is a GPU's.
+  static constexpr std::uintptr_t kOnDevice = std::uintptr_t{1} << 32;
 
+  struct VerbsLink;
   /// A queue pair with whatever it is used for.
-  struct Pair {
+  struct Pair : Carrier {
     enum class State : std::uint8_t {
       calling,    ///< our end is known to nobody yet
       answering,  ///< theirs is ours; whether they know it is not known
@@ -94,37 +97,25 @@ class VerbsRail final : public Rail {
     std::uint32_t slot = 0;
     std::uint32_t first_packet = 0;
     std::shared_ptr<Peer> peer;
-    std::uint64_t there = 0;              ///< the peer's handle of it
-    std::optional<RemoteId> link;         ///< ours that uses it
-    bool bound = false;                   ///< the peer has noted our link
-    std::optional<LinkTag> inbound_link;  ///< the peer's link that uses it
+    std::uint64_t there = 0;    ///< the peer's handle of it
+    VerbsLink* link = nullptr;  ///< ours that uses it
+    bool bound = false;         ///< the peer has noted our link
     std::int64_t next_message = 0;
     int tries = 0;
     bool in_handshake = false;  ///< it is in `handshaking_`
     LivenessProbe liveness_probe;
     std::int64_t closing_since = 0;
-    bool last_taken = false;           ///< the device says that it takes no more receives
-    std::optional<LinkTag> leaves;     ///< to be reported when it has gone
-    std::optional<LinkName> shut_out;  ///< the link whose fence waits for it
+    bool last_taken = false;  ///< the device says that it takes no more receives
+
+    bool same_peer(const Pair& other) const { return peer->address.name == other.peer->address.name; }
   };
-  /// A cache line: a post looks at nothing else to find its pair.
-  struct alignas(64) VerbsLink {
-    enum class State : std::uint8_t { free, connecting, up, lost };
-    State state = State::free;
+  struct VerbsLink : Link {
     Pair* pair = nullptr;
-    LinkTag tag;
   };
   /// Whether the process of a silent peer lives.
   struct Inquiry {
     std::uint64_t name = 0;  ///< of the peer's rail
     LivenessProbe liveness_probe;
-  };
-  /// What is known of a peer's link over all its epochs.
-  struct InboundEpochs {
-    std::uint32_t newest = 0;
-    std::optional<std::uint32_t> fenced;  ///< up to this one they are shut out
-    std::uint64_t fence_mark = 0;         ///< the events that came before the fence
-    std::size_t closing = 0;              ///< queue pairs that have to be gone first
   };
   /// A CM message that says an end, until the peer has noted it.
   struct Disconnect {
@@ -143,13 +134,15 @@ class VerbsRail final : public Rail {
   /// `limit`: how many of the thing the device can have; -1: that is not what it is about.
   Error set_up_error(const char* step, int code, int limit = -1) const;
   void set_capabilities();
-  Result<void> refuse_if_stopped() const;
+  Result<void> refuse_if_gone() const;
   /// Everything of the device goes, in order.
   void close_device();
 
   // pairs.cc
   Result<Pair*> make_pair(std::shared_ptr<Peer> peer);
-  int join(Pair& pair, const EndData& theirs, const VerbsRailAddress& at);
+  /// The first step of a queue pair's way up; `join` takes it to the end. Both answer an errno.
+  int begin_pair(ibv_qp* pair) const;
+  int join(ibv_qp* pair, std::uint32_t first_packet, const EndData& theirs, const VerbsRailAddress& at);
   EndData end_of(const Pair& pair) const;
   Pair* find_pair(std::uint64_t handle);
   std::uint64_t handle_of(const Pair& pair) const;
@@ -161,16 +154,31 @@ class VerbsRail final : public Rail {
   void say_over(Pair& pair);
   void forget_pair(Pair& pair);
 
+  // memory.cc
+  Result<MemoryRegion> register_on_host(std::span<std::byte> memory, Access access, int flags);
+  Result<MemoryRegion> register_on_device(std::span<std::byte> memory, Access access, int flags);
+
+  // flush.cc
+  /// Makes ready what writes to the memory of this GPU will need.
+  Result<void> prepare_flush(int device);
+  Result<void> open_flush_buffer(FlushedGpu& gpu);
+  int open_flush_pair();
+  /// `poll`, where nothing is told that a GPU may not see yet.
+  std::size_t poll_flushed(std::span<Event> events);
+  void advance_flush();
+  /// Begins to make visible what has been written. False: it cannot be.
+  bool begin_flush();
+  void take_flush(const ibv_wc& completion);
+  /// Nobody can say that the GPU sees what was written: it is not told of, and its senders write it again.
+  void flush_failed();
+  void withhold();
+
   // links.cc
-  bool known(RemoteId remote) const { return remote < links_.size() && links_[remote].state != VerbsLink::State::free; }
-  RemoteId take_slot();
-  void lose(RemoteId remote, int error, bool refused);
-  bool welcome(const LinkTag& tag) const;
-  /// The peer's link with this tag uses the pair from now on.
-  void seat_inbound_link(Pair& pair, const LinkTag& tag);
-  /// Closes the pairs of a peer's link in its epochs up to this one; `fences`: they are not reported, but waited for.
-  void close_inbound_links(LinkName id, std::uint32_t epoch, bool fences);
-  void report_left(const LinkTag& tag);
+  void lose(VerbsLink& link, int error, bool refused);
+  /// The peer's link with this tag uses the pair from now on. False: the pair was of an earlier epoch, and closes.
+  bool seat_inbound(Pair& pair, const LinkTag& tag);
+  /// What the peer's link and ours share ends for both.
+  void close_inbound(Pair& pair);
   Pair* pair_of_facing(const LinkTag& tag, const Peer& peer);
 
   // handshakes.cc
@@ -201,8 +209,8 @@ class VerbsRail final : public Rail {
 
   // datapath.cc
   Pair* ready_pair(RemoteId remote) {
-    if (remote >= links_.size() || links_[remote].state != VerbsLink::State::up) return nullptr;
-    return links_[remote].pair;
+    const VerbsLink* const link = links_.ready(remote);
+    return link != nullptr ? link->pair : nullptr;
   }
   /// `depth`: how many the caller's lane may have under way.
   bool has_room(const Pair& pair, std::uint32_t depth) const {
@@ -212,7 +220,6 @@ class VerbsRail final : public Rail {
   Post posted(const Pair& pair);
   void not_taken(Pair& pair, int code);
   Post refuse_post(const char* operation, RemoteId remote);
-  Post fail(const char* operation, int error);
   std::size_t read_queue(std::span<Event> events, bool& emptied);
   Pair* pair_named(std::uint64_t wr_id);
   Event* take_received(const ibv_wc& completion, Event* next, Event* end);
@@ -225,12 +232,10 @@ class VerbsRail final : public Rail {
   void drain();
 
   const Library* library_ = nullptr;
-  Capabilities capabilities_;
   Port port_;
-  std::string name_;
   VerbsRailAddress own_address_;
   LivenessPort liveness_port_;
-  std::set<std::uint64_t> reached_;  ///< peers' rails that a queue pair has stood to
+  Refusals<std::uint64_t> refusals_;
   ibv_device_attr limits_{};
   std::uint32_t depth_ = 0;
   std::uint32_t data_depth_ = 0;  ///< without the work requests that the data lane leaves to messages
@@ -239,38 +244,38 @@ class VerbsRail final : public Rail {
   std::uint32_t receives_ = 0;
   std::uint32_t transmit_room_ = 0;  ///< work requests that the completion queue still has room for
   std::uint8_t reads_ = 0;
-  bool stopped_ = false;
   bool gone_ = false;       ///< the device is
   bool down_ = false;       ///< the port is, or the device
   bool in_system_ = false;  ///< it was in /sys when it was opened
   std::int64_t next_slow_look_ = 0;
   unsigned turn_ = 0;
   std::uint64_t looked_ = 0;  ///< ticks
-  const char* failed_operation_ = "";
-  int failed_error_ = 0;
-  std::uint64_t stale_ = 0;  ///< completions of queue pairs that are no more
+  std::uint64_t stale_ = 0;   ///< completions of queue pairs that are no more
 
   // In the order in which they come; they go the other way round.
   DeviceContext context_;
   Domain domain_;
   Queue queue_;
   SharedReceives shared_receives_;
-  std::unordered_map<std::uint64_t, MemoryRegion> held_;
+  struct Held {
+    MemoryRegion region;
+    int device = -1;
+  };
+  std::unordered_map<std::uint64_t, Held> held_;
   std::uint64_t next_held_ = 1;
   ConnectionManager connection_manager_;
+  Flush flush_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
-  std::vector<VerbsLink> links_;
-  std::vector<RemoteId> free_links_;
+  Links<VerbsLink> links_{pending_};
+  InboundLinks<Pair> inbound_{pending_};
   Pair* to_ring_ = nullptr;         ///< those that hold a chain
   std::vector<Pair*> handshaking_;  ///< those that do not stand yet, or whose link the peer has not noted yet
   std::vector<Pair*> closing_;
   std::vector<Disconnect> disconnects_;
   std::array<std::shared_ptr<Peer>, 32> lately_;  ///< whom replies went to: CM messages may still be on their way out
   std::size_t next_lately_ = 0;
-  std::unordered_map<LinkName, InboundEpochs, LinkNameHash> epochs_;
   std::unordered_map<RemoteId, Inquiry> inquiries_;  ///< after peers that are silent
-  PendingEvents pending_;
 };
 
 }  // namespace railyard::fabric::verbs

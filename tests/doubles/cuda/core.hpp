@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,6 +39,8 @@ struct Block {
   std::uint64_t inode = 0;
   int handle_types = 0;
   std::uint64_t id = 0;
+  bool for_nics = true;
+  int nic_mappings = 0;  ///< with the state's mutex held
 
   Block() = default;
   Block(const Block&) = delete;
@@ -78,11 +81,26 @@ struct Reached {
   std::shared_ptr<Block> block;
 };
 
+/// A NIC's way into device memory.
+struct NicMapping {
+  const void* nic = nullptr;
+  std::shared_ptr<Block> block;
+  std::size_t start = 0;  ///< in the block
+};
+
+/// What a NIC has written and the device does not see yet.
+struct HeldWrite {
+  const NicMapping* mapping = nullptr;
+  std::size_t at = 0;
+  std::vector<std::byte> bytes;
+};
+
 struct State {
   std::mutex mutex;
   bool started = false;
   int devices = 2;
   bool stream_writes = true;
+  bool p2p_atomics = true;
   int version = 13;
   std::map<Address, Range> ranges;
   std::map<Address, HostRange> hosts;
@@ -96,6 +114,13 @@ struct State {
   std::atomic<std::uint64_t> failing_copy{0};
   std::atomic<bool> kernel{false};
   std::atomic<std::uint64_t> held_up{0};
+  std::atomic<bool> dma_bufs{true};
+  std::atomic<int> rdma_ordering{0};
+  std::atomic<bool> rdma_flush{true};
+  std::atomic<std::uint64_t> flushes{0};
+  std::atomic<std::uint64_t> freed_under_nic{0};
+  std::set<NicMapping*> nic_mappings;
+  std::deque<HeldWrite> held_writes;
   std::atomic<Code> failure[kMostDevices]{};  ///< what every later call on the device says
 
   /// With the mutex held.
@@ -103,6 +128,8 @@ struct State {
   std::map<Address, HostRange>::iterator find_host(Address address);
   /// Device memory; with `pageable` any memory of the host as well, else pinned and managed memory.
   std::optional<Reached> reach(Address address, std::size_t bytes, bool pageable);
+  /// What NICs have written to the device becomes visible: all of it, or that of one NIC, or through one mapping.
+  void land(int device, const void* nic = nullptr, const NicMapping* mapping = nullptr);
 };
 
 State& state();

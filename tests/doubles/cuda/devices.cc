@@ -57,7 +57,10 @@ CUDA_DOUBLE_CALL Code cuInit(unsigned flags) {
   all.copy_us = static_cast<unsigned>(number_of("CUDA_DOUBLE_COPY_US", 0));
   all.failing_copy = number_of("CUDA_DOUBLE_FAIL_COPY", 0);
   all.stream_writes = number_of("CUDA_DOUBLE_STREAM_WRITES", 1) != 0;
+  all.p2p_atomics = number_of("CUDA_DOUBLE_P2P_ATOMICS", 1) != 0;
   all.version = static_cast<int>(number_of("CUDA_DOUBLE_VERSION", 13));
+  all.rdma_ordering = static_cast<int>(number_of("CUDA_DOUBLE_RDMA_ORDERING", 0));
+  all.rdma_flush = number_of("CUDA_DOUBLE_RDMA_FLUSH", 1) != 0;
   for (int device = 0; device < all.devices; ++device) g_contexts[device].device = device;
   all.started = true;
   return cuda::kSuccess;
@@ -131,14 +134,22 @@ CUDA_DOUBLE_CALL Code cuDeviceGetAttribute(int* value, int attribute, cuda::Devi
   if (!is_device(device)) return cuda::kInvalidDevice;
   *value = 0;
   if (attribute == cuda::kAttributeStreamWrites64) *value = state().stream_writes ? 1 : 0;
-  if (attribute == cuda::kAttributeDmaBuf) *value = 1;
-  if (attribute == cuda::kAttributeRdmaFlushOptions) *value = cuda::kFlushOptionHost;
+  if (attribute == cuda::kAttributeRdmaMapped) *value = 1;
+  if (attribute == cuda::kAttributeDmaBuf) *value = state().dma_bufs ? 1 : 0;
+  if (attribute == cuda::kAttributeRdmaFlushOptions) *value = state().rdma_flush ? cuda::kFlushOptionHost : 0;
+  if (attribute == cuda::kAttributeRdmaWritesOrdering) *value = state().rdma_ordering;
   return cuda::kSuccess;
 }
 
 CUDA_DOUBLE_CALL Code cuDeviceCanAccessPeer(int* can, cuda::Device device, cuda::Device peer) {
   if (!is_device(device) || !is_device(peer)) return cuda::kInvalidDevice;
   *can = device != peer ? 1 : 0;
+  return cuda::kSuccess;
+}
+
+CUDA_DOUBLE_CALL Code cuDeviceGetP2PAttribute(int* value, int attribute, cuda::Device device, cuda::Device peer) {
+  if (!is_device(device) || !is_device(peer) || device == peer) return cuda::kInvalidDevice;
+  *value = attribute == cuda::kP2pNativeAtomics && state().p2p_atomics ? 1 : 0;
   return cuda::kSuccess;
 }
 
@@ -200,12 +211,6 @@ CUDA_DOUBLE_CALL Code cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 CUDA_DOUBLE_CALL Code cuThreadExchangeStreamCaptureMode(int* mode) {
   std::swap(*mode, t_capture_mode);
-  return cuda::kSuccess;
-}
-
-CUDA_DOUBLE_CALL Code cuFlushGPUDirectRDMAWrites(int target, int scope) {
-  if (current_device() < 0) return cuda::kInvalidContext;
-  if (target != cuda::kFlushTargetCurrentContext || scope != cuda::kFlushToOwner) return cuda::kInvalidValue;
   return cuda::kSuccess;
 }
 

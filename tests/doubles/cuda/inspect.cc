@@ -23,6 +23,7 @@ CUDA_DOUBLE_CALL void cuda_double_live(CudaDoubleLive* live) {
   live->pinned = state().hosts.size() - managed;
   live->streams = state().streams.size();
   live->events = state().events.size();
+  live->nic_mappings = state().nic_mappings.size();
 }
 
 CUDA_DOUBLE_CALL int cuda_double_peek(void* to, const void* device, std::size_t bytes) {
@@ -39,6 +40,12 @@ CUDA_DOUBLE_CALL int cuda_double_poke(void* device, const void* from, std::size_
   if (!reached || !reached->block) return 0;
   std::memcpy(reached->bytes, from, bytes);
   return 1;
+}
+
+CUDA_DOUBLE_CALL void* cuda_double_reach(const void* device) {
+  const std::lock_guard lock(state().mutex);
+  const auto reached = state().reach(reinterpret_cast<Address>(device), 1, false);
+  return reached && reached->block ? reached->bytes : nullptr;
 }
 
 CUDA_DOUBLE_CALL std::uint64_t cuda_double_copies() { return state().copies.load(); }

@@ -190,6 +190,7 @@ CUDA_DOUBLE_CALL Code cuMemFree_v2(Address address) {
   }
   const auto range = all.ranges.find(address);
   if (range == all.ranges.end() || range->second.kind != RangeKind::allocated) return cuda::kInvalidValue;
+  if (range->second.block->nic_mappings != 0) ++all.freed_under_nic;
   unreserve(address, range->second.bytes);
   all.ranges.erase(range);
   return cuda::kSuccess;

@@ -118,6 +118,7 @@ CUDA_DOUBLE_CALL Code cuMemCreate(cuda::MemoryHandle* handle, std::size_t bytes,
   auto block = Block::create(bytes, properties->location.id);
   if (!block) return cuda::kOutOfMemory;
   block->handle_types = properties->handle_types;
+  block->for_nics = properties->rdma_capable != 0;
   const std::lock_guard lock(all.mutex);
   block->id = all.next_id++;
   *handle = all.next_id++;
@@ -236,6 +237,7 @@ CUDA_DOUBLE_CALL Code cuMemUnmap(Address address, std::size_t bytes) {
   if (range == all.ranges.end() || range->second.kind != RangeKind::mapped || range->second.bytes != bytes) {
     return cuda::kInvalidValue;
   }
+  if (range->second.block->nic_mappings != 0) ++all.freed_under_nic;
   all.ranges.erase(range);
   return cuda::kSuccess;
 }
@@ -262,8 +264,10 @@ CUDA_DOUBLE_CALL Code cuMemGetHandleForAddressRange(void* handle, Address addres
                                                     unsigned long long flags) {
   constexpr std::size_t kHostPage = 4096;
   State& all = state();
+  if (!all.dma_bufs) return cuda::kNotSupported;
   const std::lock_guard lock(all.mutex);
   const auto range = all.find(address);
+  if (range != all.ranges.end() && !range->second.block->for_nics) return cuda::kNotSupported;
   if (range == all.ranges.end() || type != cuda::kRangeHandleDmaBuf || flags != 0 || address % kHostPage != 0 ||
       bytes % kHostPage != 0 || bytes > range->second.block->bytes - (address - range->first)) {
     return cuda::kInvalidValue;

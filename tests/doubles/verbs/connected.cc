@@ -53,21 +53,21 @@ struct Transfer {
   Verdict no_access() const { return turned_down(IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR); }
   Verdict invalid() const { return turned_down(IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR); }
 
-  std::byte* local(bool write) const {
-    if ((request.flags & IBV_SEND_INLINE) != 0) return request.inline_bytes();
+  Location local(bool write) const {
+    if ((request.flags & IBV_SEND_INLINE) != 0) return {request.inline_bytes()};
     return core.local(pair, request.lkey, request.address, request.length, write);
   }
-  std::byte* remote(unsigned access) const {
+  Location remote(unsigned access) const {
     return core.remote(peer, request.rkey, request.remote_address, request.length, access);
   }
 
   Verdict write() const {
     if (request.length == 0) return kDone;
-    const std::byte* const source = local(false);
-    if (source == nullptr) return failed(IBV_WC_LOC_PROT_ERR);
-    std::byte* const target = remote(IBV_ACCESS_REMOTE_WRITE);
-    if (target == nullptr) return no_access();
-    std::memmove(target, source, request.length);
+    const Location source = local(false);
+    if (!source) return failed(IBV_WC_LOC_PROT_ERR);
+    const Location target = remote(IBV_ACCESS_REMOTE_WRITE);
+    if (!target) return no_access();
+    move_bytes(target, source, request.length);
     return kDone;
   }
 
@@ -75,11 +75,11 @@ struct Transfer {
     if (pair.settings.max_rd_atomic == 0) return failed(IBV_WC_LOC_QP_OP_ERR);
     if (pair.settings.max_rd_atomic > peer.settings.max_dest_rd_atomic) return invalid();
     if (request.length == 0) return kDone;
-    std::byte* const target = local(true);
-    if (target == nullptr) return failed(IBV_WC_LOC_PROT_ERR);
-    const std::byte* const source = remote(IBV_ACCESS_REMOTE_READ);
-    if (source == nullptr) return no_access();
-    std::memmove(target, source, request.length);
+    const Location target = local(true);
+    if (!target) return failed(IBV_WC_LOC_PROT_ERR);
+    const Location source = remote(IBV_ACCESS_REMOTE_READ);
+    if (!source) return no_access();
+    move_bytes(target, source, request.length);
     return kDone;
   }
 
@@ -90,36 +90,37 @@ struct Transfer {
       return invalid();
     }
     if (request.length != sizeof(std::uint64_t)) return failed(IBV_WC_LOC_LEN_ERR);
-    std::byte* const answer = local(true);
-    if (answer == nullptr) return failed(IBV_WC_LOC_PROT_ERR);
-    std::byte* const target = remote(IBV_ACCESS_REMOTE_ATOMIC);
-    if (target == nullptr) return no_access();
-    std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(target));
+    const Location answer = local(true);
+    if (!answer) return failed(IBV_WC_LOC_PROT_ERR);
+    const Location target = remote(IBV_ACCESS_REMOTE_ATOMIC);
+    if (!target) return no_access();
+    if (target.gpu != nullptr) return invalid();  // nobody asks for these
+    std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(target.memory));
     std::uint64_t before = request.compare_add;
     if (request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
       before = word.fetch_add(request.compare_add);
     } else {
       word.compare_exchange_strong(before, request.swap);
     }
-    std::memcpy(answer, &before, sizeof before);
+    move_bytes(answer, {reinterpret_cast<std::byte*>(&before)}, sizeof before);
     return kDone;
   }
 
   /// A message into the receive in front.
   Verdict send(const ReceiveRequest& receive) const {
-    const std::byte* const source = request.length == 0 ? nullptr : local(false);
-    if (request.length != 0 && source == nullptr) return failed(IBV_WC_LOC_PROT_ERR);
+    const Location source = request.length == 0 ? Location{} : local(false);
+    if (request.length != 0 && !source) return failed(IBV_WC_LOC_PROT_ERR);
     if (request.length > receive.length) {
       finish_receive(receive, IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, 0);
       return invalid();
     }
     if (request.length != 0) {
-      std::byte* const target = core.local(peer, receive.lkey, receive.address, receive.length, true);
-      if (target == nullptr) {
+      const Location target = core.local(peer, receive.lkey, receive.address, receive.length, true);
+      if (!target) {
         finish_receive(receive, IBV_WC_LOC_PROT_ERR, IBV_WC_RECV, 0);
         return turned_down(IBV_WC_REM_OP_ERR, IBV_EVENT_QP_FATAL);
       }
-      std::memmove(target, source, request.length);
+      move_bytes(target, source, request.length);
     }
     finish_receive(receive, IBV_WC_SUCCESS, IBV_WC_RECV, request.length);
     return kDone;

@@ -45,7 +45,18 @@ struct Region : ibv_mr {
   unsigned access = 0;
   void* mapping = nullptr;  ///< of a descriptor
   std::size_t mapping_bytes = 0;
+  void* gpu = nullptr;  ///< it is memory of a GPU
 };
+
+/// Where bytes lie: in memory of this process, or in that of a GPU, which nobody but the double of its driver reaches.
+struct Location {
+  std::byte* memory = nullptr;
+  void* gpu = nullptr;  ///< the driver's name of the mapping
+  std::size_t at = 0;   ///< in it
+
+  explicit operator bool() const { return memory != nullptr || gpu != nullptr; }
+};
+void move_bytes(const Location& to, const Location& from, std::size_t bytes);
 
 struct DatagramFaults {
   unsigned lose_next = 0;
@@ -256,9 +267,8 @@ struct Core {
   void switch_port(Device& device, std::uint8_t port, bool active);
 
   // regions.cc
-  std::byte* local(const QueuePair& pair, std::uint32_t key, std::uint64_t address, std::size_t bytes, bool write);
-  std::byte* remote(const QueuePair& pair, std::uint32_t key, std::uint64_t address, std::size_t bytes,
-                    unsigned access);
+  Location local(const QueuePair& pair, std::uint32_t key, std::uint64_t address, std::size_t bytes, bool write);
+  Location remote(const QueuePair& pair, std::uint32_t key, std::uint64_t address, std::size_t bytes, unsigned access);
 };
 
 /// The network that exists.

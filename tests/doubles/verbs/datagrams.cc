@@ -48,7 +48,7 @@ Core::Verdict Core::launch(QueuePair& pair, WorkRequest& request) {
   if (request.length > bytes_of(device.options.active_mtu)) return {Verdict::Kind::failed, IBV_WC_LOC_LEN_ERR};
   const std::byte* source = request.inline_bytes();
   if ((request.flags & IBV_SEND_INLINE) == 0 && request.length != 0) {
-    source = local(pair, request.lkey, request.address, request.length, false);
+    source = local(pair, request.lkey, request.address, request.length, false).memory;
     if (source == nullptr) return {Verdict::Kind::failed, IBV_WC_LOC_PROT_ERR};
   }
   Datagram datagram;
@@ -142,7 +142,7 @@ void Core::land(const Datagram& datagram) {
   }
   Completion completion{};
   completion.opcode = IBV_WC_RECV;
-  std::byte* const target = local(*pair, receive->lkey, receive->address, receive->length, true);
+  std::byte* const target = local(*pair, receive->lkey, receive->address, receive->length, true).memory;
   if (target == nullptr) {
     completion.status = IBV_WC_LOC_PROT_ERR;
     complete_receive(*pair, *receive, completion);

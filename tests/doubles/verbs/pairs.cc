@@ -2,6 +2,7 @@
 #include <cerrno>
 
 #include "doubles/verbs/core.hpp"
+#include "doubles/verbs/gpu_calls.hpp"
 
 namespace railyard::verbs_double {
 
@@ -94,6 +95,8 @@ int destroy_qp(ibv_qp* handle) {
   --pair->receive_completions().users;
   if (pair->srq != nullptr) --static_cast<SharedReceiveQueue*>(pair->srq)->users;
   --static_cast<Domain*>(pair->pd)->children;
+  // Its memory accesses are over. (One that is connected to itself only reads.)
+  if (const GpuCalls gpus; gpus && pair->connected() && pair->settings.dest_qp_num != pair->qp_num) gpus.drain(&device);
   pair->plain = false;
   pair->now = IBV_QPS_UNKNOWN;
   pair->sends.release();

@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "doubles/verbs/core.hpp"
+#include "doubles/verbs/gpu_calls.hpp"
 
 namespace railyard::verbs_double {
 
@@ -71,7 +73,18 @@ ibv_mr* reg_dmabuf_mr(ibv_pd* handle, std::uint64_t offset, std::size_t bytes, s
   if (const int error = not_possible(domain, "reg_dmabuf_mr", static_cast<unsigned>(access)); error != 0) {
     return no<ibv_mr>(error);
   }
-  if (!device_of(domain.context).options.dma_buf) return no<ibv_mr>(EOPNOTSUPP);
+  Device& device = device_of(domain.context);
+  if (!device.options.dma_buf) return no<ibv_mr>(EOPNOTSUPP);
+  if (const GpuCalls gpus; gpus) {
+    if (void* const gpu = gpus.attach(&device, descriptor, offset, bytes); gpu != nullptr) {
+      auto* const region = new Region();
+      region->length = bytes;
+      region->iova = iova;
+      region->access = static_cast<unsigned>(access);
+      region->gpu = gpu;
+      return add(domain, region);
+    }
+  }
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t start = offset / page * page;
   const std::size_t mapped = bytes + (offset - start);
@@ -102,35 +115,58 @@ int dereg_mr(ibv_mr* handle) {
   return 0;
 }
 
-std::byte* translate(const QueuePair& pair, std::uint32_t key, std::uint32_t tag, std::uint64_t address,
-                     std::size_t bytes, unsigned access) {
+Location translate(const QueuePair& pair, std::uint32_t key, std::uint32_t tag, std::uint64_t address,
+                   std::size_t bytes, unsigned access) {
   const std::vector<Region*>& regions = pair.owner->regions;
   const std::uint32_t index = key >> 8;
-  if ((key & 0xff) != tag || index >= regions.size()) return nullptr;
+  if ((key & 0xff) != tag || index >= regions.size()) return {};
   const Region* const region = regions[index];
-  if (region == nullptr || region->pd != pair.pd || (region->access & access) != access) return nullptr;
+  if (region == nullptr || region->pd != pair.pd || (region->access & access) != access) return {};
   if (address < region->iova || bytes > region->length || address - region->iova > region->length - bytes) {
-    return nullptr;
+    return {};
   }
-  return region->memory + (address - region->iova);
+  const std::size_t at = address - region->iova;
+  if (region->gpu != nullptr) return {nullptr, region->gpu, at};
+  return {region->memory + at};
 }
 
 }  // namespace
 
 Region::~Region() { unmap(); }
 
+void move_bytes(const Location& to, const Location& from, std::size_t bytes) {
+  if (to.gpu == nullptr && from.gpu == nullptr) {
+    std::memmove(to.memory, from.memory, bytes);
+    return;
+  }
+  const GpuCalls gpus;
+  std::vector<std::byte> staged;
+  const std::byte* source = from.memory;
+  if (from.gpu != nullptr) {
+    staged.resize(bytes);
+    gpus.read(from.gpu, from.at, staged.data(), bytes);
+    source = staged.data();
+  }
+  if (to.gpu != nullptr)
+    gpus.write(to.gpu, to.at, source, bytes);
+  else
+    std::memcpy(to.memory, source, bytes);
+}
+
 void Region::unmap() {
+  if (gpu != nullptr) GpuCalls().detach(gpu);
+  gpu = nullptr;
   if (mapping != nullptr) ::munmap(mapping, mapping_bytes);
   mapping = nullptr;
 }
 
-std::byte* Core::local(const QueuePair& pair, std::uint32_t key, std::uint64_t address, std::size_t bytes, bool write) {
+Location Core::local(const QueuePair& pair, std::uint32_t key, std::uint64_t address, std::size_t bytes, bool write) {
   return translate(pair, key, kLocalTag, address, bytes, write ? IBV_ACCESS_LOCAL_WRITE : 0);
 }
 
-std::byte* Core::remote(const QueuePair& pair, std::uint32_t key, std::uint64_t address, std::size_t bytes,
-                        unsigned access) {
-  if ((pair.settings.qp_access_flags & access) != access) return nullptr;
+Location Core::remote(const QueuePair& pair, std::uint32_t key, std::uint64_t address, std::size_t bytes,
+                      unsigned access) {
+  if ((pair.settings.qp_access_flags & access) != access) return {};
   return translate(pair, key, kRemoteTag, address, bytes, access);
 }
 

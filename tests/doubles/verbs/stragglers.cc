@@ -1,6 +1,4 @@
 /// Packets that the network keeps: the sender gives up, and they arrive all the same if the other end still listens.
-#include <cstring>
-
 #include "doubles/verbs/core.hpp"
 
 namespace railyard::verbs_double {
@@ -9,18 +7,18 @@ void Core::keep_packets(QueuePair& pair, std::uint32_t end) {
   for (; pair.copied != end; ++pair.copied) {
     WorkRequest& request = *pair.sends.at(pair.copied);
     if (request.opcode > IBV_WR_SEND_WITH_IMM) continue;  // what asks for an answer does no harm late
-    const std::byte* source = request.inline_bytes();
+    Location source{request.inline_bytes()};
     if ((request.flags & IBV_SEND_INLINE) == 0) {
       source = local(pair, request.lkey, request.address, request.length, false);
     }
-    if (source == nullptr && request.length != 0) continue;
+    if (!source && request.length != 0) continue;
     Straggler straggler;
     straggler.pair = &pair;
     straggler.request.resize(1 + (request.length + sizeof request - 1) / sizeof request);
     WorkRequest& copy = straggler.request.front();
     copy = request;
     copy.flags |= IBV_SEND_INLINE;
-    if (request.length != 0) std::memcpy(copy.inline_bytes(), source, request.length);
+    if (request.length != 0) move_bytes({copy.inline_bytes()}, source, request.length);
     stragglers.push_back(std::move(straggler));
   }
 }
