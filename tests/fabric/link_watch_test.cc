@@ -20,6 +20,11 @@ namespace {
 
 bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
 
+/// Until the kernel says that the interface carries: a new pair's carrier is told some time after `ip link set up`.
+bool carries(const std::string& interface) {
+  return run("timeout 60 sh -c 'until ip -o link show " + interface + " | grep -q \"state UP\"; do sleep 0.01; done'");
+}
+
 bool namespaces_allowed() { return run("unshare -n ip link add ry0 type veth peer name ry1"); }
 
 std::optional<bool> next_change(LinkWatch& watch) {
@@ -32,6 +37,7 @@ std::optional<bool> next_change(LinkWatch& watch) {
 void watch_a_pair() {
   ASSERT_EQ(::unshare(CLONE_NEWNET), 0);  // of this thread only
   ASSERT_TRUE(run("ip link add ry0 type veth peer name ry1 && ip link set ry0 up && ip link set ry1 up"));
+  ASSERT_TRUE(carries("ry0"));
   auto watch = LinkWatch::open("ry0");
   ASSERT_TRUE(watch.ok()) << watch.error().text();
   EXPECT_EQ(watch->changed(), std::nullopt);
@@ -81,7 +87,8 @@ TEST(InterfaceState, IsReportedByTheRail) {
   ASSERT_GT(::readlink("/proc/self/exe", self.data(), self.size() - 1), 0);
   EXPECT_TRUE(run(
       std::string("unshare -n sh -c 'ip link set lo up && ip link add ry0 type veth peer name ry1 && "
-                  "ip addr add 198.51.100.1/24 dev ry0 && ip link set ry0 up && ip link set ry1 up && exec ") +
+                  "ip addr add 198.51.100.1/24 dev ry0 && ip link set ry0 up && ip link set ry1 up && "
+                  "until ip -o link show ry0 | grep -q \"state UP\"; do sleep 0.01; done && exec ") +
       self.data() + " --gtest_also_run_disabled_tests --gtest_filter=InterfaceState.DISABLED_InANamespaceOfItsOwn'"));
 }
 
