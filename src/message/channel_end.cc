@@ -70,30 +70,47 @@ void ChannelState::take_memory_back() {
   }
 }
 
+/// Rails that still hold what the peer has had already let go of it by themselves, and soon. Only where that takes too
+/// long does it cost their links.
+void ChannelState::take_from_rails(memory::Region& region) {
+  const auto look = [&] {
+    if (!engine_.progress_lock().try_take()) return false;
+    const bool held = engine_.holds(region);
+    engine_.progress_lock().give();
+    return !held;
+  };
+  const std::int64_t began = engine_.clock().now();
+  const bool let_go = engine_.wait_until(look, worker_->patience());
+  if (!let_go) worker_->spend_patience(engine_.clock().now() - began);
+  const transport::ProgressGuard hold(engine_.progress_lock());
+  engine_.revoke_registration(region);
+}
+
 /// Returns when nobody can touch the memory any more. A message under way that needs it ends the channel: NCCL gives
 /// memory back before it closes what it aborts.
 void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint32_t id) {
   const auto unused = [&] { return !sender_.uses(*region) && !receiver_.uses(*region); };
+  bool free = false;
   {
     const transport::ProgressGuard hold(engine_.progress_lock());
     --registrations_;
     take_calls();
-    const bool free = unused();
+    free = unused();
     if (!free) end_here(Error(Status::invalid, "memory was deregistered with messages under way: the channel is over"));
     receiver_.drop_region(id);
     if (free) {
       region->settle();  // no receive waits for a message into it: all that the peer was allowed has happened
-      // Now, not when the peer has been told: the record that says so holds a reference. A third one is an operation's
-      // that was acknowledged and that its rail has yet to let go of.
-      if (region.use_count() <= 2) region->revoke();
+      // A message is done when the peer says so, and the rail that brought it there may not have let go of it yet.
+      if (!engine_.holds(*region)) region->revoke();
     }
     if (flow_ != nullptr) {  // else the worker may have let go of this channel
       worker_->touch(*this);
       advance();
     }
-    if (free) return region.reset();
+    if (region->revoked()) return region.reset();
   }
-  have_memory_back(unused);
+  if (!free) have_memory_back(unused);
+  take_from_rails(*region);
   const transport::ProgressGuard hold(engine_.progress_lock());
   region.reset();
 }

@@ -99,6 +99,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   template <typename Done>
   void have_memory_back(Done&& done);
   void take_memory_back();
+  void take_from_rails(memory::Region& region);
   bool tend_closing();
   bool may_leave();
   void drop_flow();

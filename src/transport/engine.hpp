@@ -123,6 +123,10 @@ class Engine {
   void revoke(memory::Region& region);
   /// The same for the sources of one flow's operations: its own alone, whoever else uses the same pages.
   void revoke(const Flow& flow);
+  /// The same for operations that name this region: others may use the same pages by another.
+  void revoke_registration(memory::Region& region);
+  /// Whether a rail has yet to let go of a chunk that names the region; the chunk may have been acknowledged.
+  bool holds(const memory::Region& region);
   /// Operations under way advance no counter in this memory any more.
   void forget_counters(std::span<const std::uint64_t> counters) { completions_.forget_counters(counters); }
   /// Memory that operations under way may still use, whatever becomes of their caller: until the engine has ended.

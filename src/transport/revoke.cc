@@ -24,7 +24,16 @@ bool uses(const Operation& operation, const memory::Region& region) {
   return operation.region.get() == &region || overlap(operation.local, operation.bytes, region.memory());
 }
 
+bool is_held(const Segment& segment) { return segment.operation != nullptr && segment.posted && !segment.voided; }
+
 }  // namespace
+
+bool Engine::holds(const memory::Region& region) {
+  bool held = false;
+  core_.pools.for_each_segment(
+      [&](const Segment& segment) { held |= is_held(segment) && segment.operation->region.get() == &region; });
+  return held;
+}
 
 void Engine::revoke(memory::Region& region) {
   if (region.revoked()) return;
@@ -40,6 +49,11 @@ void Engine::revoke(memory::Region& region) {
 
 void Engine::revoke(const Flow& flow) {
   take_back([&](const Operation& operation) { return operation.flow == &flow && operation.local != nullptr; });
+}
+
+void Engine::revoke_registration(memory::Region& region) {
+  take_back([&](const Operation& operation) { return operation.region.get() == &region; });
+  region.revoke();
 }
 
 void Engine::take_back(const std::function<bool(const Operation&)>& chosen) {
@@ -58,8 +72,7 @@ void Engine::take_back(const std::function<bool(const Operation&)>& chosen) {
 void Engine::take_back_segments(const std::function<bool(const Operation&)>& chosen) {
   std::vector<const Segment*> waiting;
   core_.pools.for_each_segment([&](const Segment& segment) {
-    if (segment.operation != nullptr && segment.posted && !segment.voided && chosen(*segment.operation))
-      waiting.push_back(&segment);
+    if (is_held(segment) && chosen(*segment.operation)) waiting.push_back(&segment);
   });
   for (const Segment* segment : waiting) {
     Route& route = *segment->operation->flow->route;

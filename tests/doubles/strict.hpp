@@ -9,7 +9,9 @@
 ///    endpoint has a domain of its own below, so that a key of the other lane does not exist there;
 ///  - an endpoint does not close before its registrations, a registration not under a transmit, nothing twice;
 ///  - a context (FI_CONTEXT2) is scribbled over while it is in flight and may not be used twice at a time;
-///  - every remote immediate uses up a posted receive (FI_RX_CQ_DATA).
+///  - every remote immediate uses up a posted receive (FI_RX_CQ_DATA);
+///  - the end of a write may be told late, after what its target did with it: STRICT_FI_LATE says after how many reads
+///    of the queue.
 /// Each breach is recorded; the functions at the end tell a test about them, and STRICT_FI_LOG names a file that gets
 /// them too.
 #pragma once
@@ -80,12 +82,20 @@ struct Registration {
   int transmits = 0;             ///< in flight with its descriptor
 };
 
+/// The completion of a write that is told late: until then the write is in flight.
+struct LateWrite {
+  Endpoint* endpoint = nullptr;
+  fi_cq_data_entry entry{};
+  std::size_t due = 0;  ///< at this read of the queue
+};
+
 struct Queue {
   fid_cq fid{};
   Domain* domain = nullptr;
   fi_cq_attr attributes{};
   std::vector<Endpoint*> endpoints;
-  std::size_t next = 0;  ///< which endpoint's queue is read first
+  std::size_t next = 0;  ///< which endpoint's queue is read first; counts the reads
+  std::deque<LateWrite> late;
   std::deque<fi_cq_err_entry> errors;
 };
 

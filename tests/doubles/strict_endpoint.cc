@@ -155,7 +155,10 @@ int close_endpoint(fid* object) {
     return breach(-FI_EBUSY, "endpoint closed before " + std::to_string(endpoint->registrations) +
                                  " registrations that are bound to it");
   if (!dies(endpoint, "endpoint")) return -FI_EINVAL;
-  if (endpoint->queue != nullptr) std::erase(endpoint->queue->endpoints, endpoint);
+  if (endpoint->queue != nullptr) {
+    std::erase(endpoint->queue->endpoints, endpoint);
+    std::erase_if(endpoint->queue->late, [&](const LateWrite& write) { return write.endpoint == endpoint; });
+  }
   if (endpoint->addresses != nullptr) endpoint->addresses->endpoint = nullptr;
   --endpoint->domain->children;
   int code = fi_close(&endpoint->inner->fid);

@@ -1,5 +1,6 @@
 /// Completion queues and address vectors.
 #include <array>
+#include <cstdlib>
 
 #include "doubles/strict.hpp"
 
@@ -42,6 +43,32 @@ bool translate(Endpoint& endpoint, fi_cq_data_entry& entry) {
   return true;
 }
 
+/// By how many reads of the queue a write's end is told late.
+std::size_t lateness() {
+  static const std::size_t reads = [] {
+    const char* const text = std::getenv("STRICT_FI_LATE");
+    return text == nullptr ? std::size_t{0} : std::size_t{std::strtoul(text, nullptr, 10)};
+  }();
+  return reads;
+}
+
+/// Keeps the end of a write back; false: it is told now.
+bool keep_back(Queue& queue, Endpoint& endpoint, const fi_cq_data_entry& entry) {
+  const auto* const operation = static_cast<const Operation*>(entry.op_context);
+  if (lateness() == 0 || operation == nullptr || operation->receive || (entry.flags & FI_WRITE) == 0) return false;
+  queue.late.push_back({&endpoint, entry, queue.next + lateness()});
+  return true;
+}
+
+std::size_t tell_late(Queue& queue, fi_cq_data_entry* entries, std::size_t room) {
+  std::size_t told = 0;
+  for (; told < room && !queue.late.empty() && queue.late.front().due <= queue.next; queue.late.pop_front()) {
+    entries[told] = queue.late.front().entry;
+    if (translate(*queue.late.front().endpoint, entries[told])) ++told;
+  }
+  return told;
+}
+
 /// Moves the inner queue's next error to ours, unless it is the end of a receive that an immediate used up.
 void take_error(Queue& queue, Endpoint& endpoint) {
   fi_cq_err_entry error{};
@@ -61,15 +88,16 @@ ssize_t read_queue(fid_cq* object, void* buffer, std::size_t count) {
   auto* const queue = outer<Queue>(object);
   if (!alive(queue)) return breach(-FI_EINVAL, "a closed completion queue was read");
   auto* const entries = static_cast<fi_cq_data_entry*>(buffer);
-  std::size_t filled = 0;
+  std::size_t filled = tell_late(*queue, entries, count);
   for (std::size_t i = 0; i < queue->endpoints.size() && filled < count; ++i) {
     Endpoint& endpoint = *queue->endpoints[(queue->next + i) % queue->endpoints.size()];
     std::array<fi_cq_data_entry, 16> batch{};
     const ssize_t read = fi_cq_read(endpoint.inner_queue, batch.data(), std::min(batch.size(), count - filled));
     if (read == -FI_EAVAIL) take_error(*queue, endpoint);
-    for (ssize_t k = 0; k < read; ++k)
-      if (translate(endpoint, batch[static_cast<std::size_t>(k)]))
-        entries[filled++] = batch[static_cast<std::size_t>(k)];
+    for (ssize_t k = 0; k < read; ++k) {
+      fi_cq_data_entry& entry = batch[static_cast<std::size_t>(k)];
+      if (!keep_back(*queue, endpoint, entry) && translate(endpoint, entry)) entries[filled++] = entry;
+    }
   }
   ++queue->next;
   if (filled != 0) return static_cast<ssize_t>(filled);

@@ -6,11 +6,8 @@
 #include <sched.h>
 
 #include <array>
-#include <chrono>
-#include <thread>
 #include <utility>
 
-#include "base/clock.hpp"
 #include "fabric/ofi/address.hpp"
 
 namespace railyard::fabric::ofi {
@@ -19,9 +16,6 @@ namespace {
 
 /// How long a packet may still be under way after its sender's endpoint has let go of it.
 constexpr std::int64_t kPacketLifetime = 1'000'000'000;
-/// How long the end of a rail waits for transmits, and how often it looks once they take long.
-constexpr std::int64_t kLongestEnd = 1'000'000'000;
-constexpr std::chrono::microseconds kBetweenLooks{100};
 
 }  // namespace
 
@@ -40,19 +34,13 @@ Result<std::unique_ptr<Rail>> DatagramRail::open(const RailOffer& offer, const C
 DatagramRail::~DatagramRail() { DatagramRail::stop(); }
 
 /// A provider may refuse to close a registration that a transmit uses, and with it all that it belongs to. Most end
-/// within a few looks; where the peer must take part, when it gets a processor; one to a peer that is gone may not end
-/// at all.
+/// within a few looks; one to a peer that is gone may not end at all.
 void DatagramRail::let_transmits_end() {
   std::array<Event, 16> dropped;
-  const SteadyClock clock;
-  const std::int64_t end = clock.now() + kLongestEnd;
-  for (int look = 0; look < kLastLooks || clock.now() < end; ++look) {
+  for (int look = 0; look < kLastLooks; ++look) {
     if (part(Lane::control).outstanding == 0 && part(Lane::data).outstanding == 0) return;
     for (LaneParts& lane : lanes_) read_queue(lane, dropped);
-    if (look < kLastLooks)
-      ::sched_yield();
-    else
-      std::this_thread::sleep_for(kBetweenLooks);
+    ::sched_yield();
   }
 }
 
