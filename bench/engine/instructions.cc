@@ -21,14 +21,14 @@ namespace wire = transport::wire;
 /// A rail whose peer acknowledges everything at once and which keeps no record.
 class NullRail final : public bench::QuietRail {
  public:
-  fabric::Post send(fabric::RemoteId, fabric::LocalChunk message, fabric::PostContext* context) override {
+  fabric::Post send(fabric::RemoteId, const fabric::LocalChunk& message, fabric::PostContext* context) override {
     wire::FrameHeader header;
     std::memcpy(&header, message.address, sizeof header);
     if (header.kind == wire::FrameKind::sequenced) last_ = header;
     sent_ = context;
     return fabric::Post::posted;
   }
-  fabric::Post receive(fabric::LocalChunk buffer, fabric::PostContext* context) override {
+  fabric::Post receive(const fabric::LocalChunk& buffer, fabric::PostContext* context) override {
     if (count_ == slots_.size()) return fabric::Post::busy;
     slots_[count_++] = {buffer.address, context};
     return fabric::Post::posted;

@@ -22,7 +22,7 @@ constexpr long kMostAsked = 100;  ///< for each message: it is stuck
 class PairedRail final : public bench::QuietRail {
  public:
   void pair_with(PairedRail& peer) { peer_ = &peer; }
-  fabric::Post send(fabric::RemoteId, fabric::LocalChunk message, fabric::PostContext* context) override {
+  fabric::Post send(fabric::RemoteId, const fabric::LocalChunk& message, fabric::PostContext* context) override {
     if (posted_ == contexts_.size() || peer_->waiting_ == 0) return fabric::Post::busy;
     const auto [address, receive] = peer_->slots_[--peer_->waiting_];
     std::memcpy(address, message.address, message.bytes);
@@ -30,7 +30,7 @@ class PairedRail final : public bench::QuietRail {
     contexts_[posted_++] = context;
     return fabric::Post::posted;
   }
-  fabric::Post receive(fabric::LocalChunk buffer, fabric::PostContext* context) override {
+  fabric::Post receive(const fabric::LocalChunk& buffer, fabric::PostContext* context) override {
     if (waiting_ == slots_.size()) return fabric::Post::busy;
     slots_[waiting_++] = {buffer.address, context};
     return fabric::Post::posted;

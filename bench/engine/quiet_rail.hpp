@@ -27,10 +27,11 @@ class QuietRail : public fabric::Rail {
     return fabric::Registration{};
   }
   void revoke(const fabric::Registration&) override {}
-  fabric::Post write(fabric::RemoteChunk, fabric::LocalChunk, fabric::WriteOptions, fabric::PostContext*) override {
+  fabric::Post write(const fabric::RemoteChunk&, const fabric::LocalChunk&, fabric::WriteOptions,
+                     fabric::PostContext*) override {
     return fabric::Post::busy;
   }
-  fabric::Post read(fabric::RemoteChunk, fabric::LocalChunk, fabric::PostContext*) override {
+  fabric::Post read(const fabric::RemoteChunk&, const fabric::LocalChunk&, fabric::PostContext*) override {
     return fabric::Post::busy;
   }
   std::string describe_error(int) const override { return ""; }

@@ -248,16 +248,17 @@ class Rail {
   virtual void deregister(const Registration& registration) { revoke(registration); }
 
   /// A message to the remote's control lane. Each takes one posted receive there.
-  virtual Post send(RemoteId remote, LocalChunk message, PostContext* context) = 0;
+  virtual Post send(RemoteId remote, const LocalChunk& message, PostContext* context) = 0;
   /// Offers a buffer for one message on the control lane.
-  virtual Post receive(LocalChunk buffer, PostContext* context) = 0;
+  virtual Post receive(const LocalChunk& buffer, PostContext* context) = 0;
   /// Data lane: local memory to the remote region.
-  virtual Post write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) = 0;
+  virtual Post write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) = 0;
   /// Data lane: the remote region to local memory.
-  virtual Post read(RemoteChunk from, LocalChunk to, PostContext* context) = 0;
+  virtual Post read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) = 0;
 
   /// Data lane: a native atomic; what was there before goes to `result`. Its completion is that of a read.
-  virtual Post atomic(RemoteChunk /*at*/, AtomicRequest /*request*/, LocalChunk /*result*/, PostContext* /*context*/) {
+  virtual Post atomic(const RemoteChunk& /*at*/, AtomicRequest /*request*/, const LocalChunk& /*result*/,
+                      PostContext* /*context*/) {
     return Post::failed;
   }
   /// The doorbell: what was posted leaves now. Called after a burst of posts.

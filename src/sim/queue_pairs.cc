@@ -63,17 +63,18 @@ class LedgerRail final : public fabric::Rail {
     return rail_->register_memory(memory, access);
   }
   void revoke(const fabric::Registration& registration) override { rail_->revoke(registration); }
-  fabric::Post send(RemoteId remote, fabric::LocalChunk message, fabric::PostContext* worker) override {
+  fabric::Post send(RemoteId remote, const fabric::LocalChunk& message, fabric::PostContext* worker) override {
     return rail_->send(remote, message, worker);
   }
-  fabric::Post receive(fabric::LocalChunk buffer, fabric::PostContext* worker) override {
+  fabric::Post receive(const fabric::LocalChunk& buffer, fabric::PostContext* worker) override {
     return rail_->receive(buffer, worker);
   }
-  fabric::Post write(fabric::RemoteChunk to, fabric::LocalChunk from, fabric::WriteOptions options,
+  fabric::Post write(const fabric::RemoteChunk& to, const fabric::LocalChunk& from, fabric::WriteOptions options,
                      fabric::PostContext* worker) override {
     return rail_->write(to, from, options, worker);
   }
-  fabric::Post read(fabric::RemoteChunk from, fabric::LocalChunk to, fabric::PostContext* worker) override {
+  fabric::Post read(const fabric::RemoteChunk& from, const fabric::LocalChunk& to,
+                    fabric::PostContext* worker) override {
     return rail_->read(from, to, worker);
   }
   std::size_t poll(std::span<fabric::Event> events) override { return rail_->poll(events); }

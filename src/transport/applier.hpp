@@ -32,7 +32,7 @@ class Applier {
  private:
   enum class Applied : std::uint8_t { yes, refused, later };
 
-  bool apply_plain(const wire::RecordReader::Record& record) const;
+  static bool apply_plain(const ExposedMemory& memory, const wire::RecordReader::Record& record);
 
   // apply.cc
   Applied apply_record(Flow& flow, FrameProgress frame);
@@ -58,10 +58,11 @@ class Applier {
 
 /// A put or a signal in the host's memory, as nearly all records are. False: it is none, or must be refused; nothing
 /// has happened, and `apply_record` knows more.
-inline bool Applier::apply_plain(const wire::RecordReader::Record& record) const {
+[[gnu::always_inline]] inline bool Applier::apply_plain(const ExposedMemory& memory,
+                                                        const wire::RecordReader::Record& record) {
   const bool put = record.header.kind == wire::RecordKind::put;
   if (!put && record.header.kind != wire::RecordKind::signal) return false;
-  const ExposedRegion* const region = memory_.find(record.header.exposed_region);
+  const ExposedRegion* const region = memory.find(record.header.exposed_region);
   if (region == nullptr) return false;
   if (put) return apply_put(*region, record.header.offset, record.body);
   std::uint64_t value = 0;
@@ -74,13 +75,14 @@ inline bool Applier::apply_plain(const wire::RecordReader::Record& record) const
 [[gnu::always_inline]] inline bool Applier::apply(Flow& flow, FrameProgress frame) {
   wire::RecordReader reader = frame.reader();
   wire::RecordReader::Record record;
+  const ExposedMemory& memory = memory_;
   bool skip = frame.skip;
   const std::byte* at = frame.at;
   std::uint32_t index = frame.index;
   for (; reader.next(record); at = reader.at(), ++index) {
     if (skip) [[unlikely]]
       skip = record.joined || index == 0;
-    if (!skip && apply_plain(record)) [[likely]]
+    if (!skip && apply_plain(memory, record)) [[likely]]
       continue;
     if (!skip && flow.inbox != nullptr && record.header.kind == wire::RecordKind::message) {
       const wire::RecordHeader header = record.header;

@@ -46,10 +46,22 @@ class Completions {
   }
   /// It counts no longer as in flight. `delivered`: because it arrived.
   void leave_flight(Segment& segment, bool delivered);
+  /// The same for a frame, where it does count and nothing is traced.
+  static void frame_left(Segment& segment) {
+    segment.in_flight = false;
+    Flow& flow = *segment.operation->flow;
+    flow.route->links[segment.link].frame_done();
+    --flow.shares[segment.link].frames;
+  }
   /// A frame that was timed is acknowledged.
   [[gnu::noinline, gnu::cold]] void end_timing(Segment& segment);
   /// It is acknowledged, delivered or read.
   void finish(Segment& segment);
+  /// The same for the flow's frame.
+  void finish_frame(Flow& flow, Segment& segment) {
+    segment.finished = true;
+    if (segment.operation->number != 0) complete_to(flow, segment.operation->number);
+  }
   /// Nothing needs it any more.
   void release(Segment& segment) {
     if (&segment != &segment.operation->own) return release_chunk(segment);
@@ -149,14 +161,12 @@ inline std::uint64_t Completions::submitted(Flow& flow, What what, std::uint64_t
 
 inline void Completions::leave_flight(Segment& segment, bool delivered) {
   if (!segment.in_flight) return;
-  segment.in_flight = false;
   Flow& flow = *segment.operation->flow;
   Link& link = flow.route->links[segment.link];
   core_.trace.left(segment, link, delivered);
-  if (segment.operation->kind != Operation::Kind::frame && !segment.voided)
-    return chunk_left(flow, link, segment, delivered);
-  link.frame_done();
-  --flow.shares[segment.link].frames;
+  if (segment.operation->kind == Operation::Kind::frame || segment.voided) return frame_left(segment);
+  segment.in_flight = false;
+  chunk_left(flow, link, segment, delivered);
 }
 
 /// The flow's operations up to that number are complete.
@@ -171,10 +181,10 @@ inline void Completions::complete_to(Flow& flow, std::uint64_t number) {
 }
 
 inline void Completions::finish(Segment& segment) {
-  segment.finished = true;
   Operation& operation = *segment.operation;
-  if (operation.kind != Operation::Kind::frame) return finish_chunk(operation);
-  if (operation.number != 0) complete_to(*operation.flow, operation.number);
+  if (operation.kind == Operation::Kind::frame) return finish_frame(*operation.flow, segment);
+  segment.finished = true;
+  finish_chunk(operation);
 }
 
 }  // namespace railyard::transport

@@ -23,7 +23,7 @@ inline void Inbound::accept_report(Flow& flow, const wire::FrameHeader& header) 
     if (segment->timed) [[unlikely]]
       completions.end_timing(*segment);
     completions.leave_flight(*segment, true);
-    completions.finish(*segment);
+    completions.finish_frame(flow, *segment);
     if (segment->posted) return;
     if (segment->again) [[unlikely]]
       flow.sender.forget_again(*segment);
@@ -71,15 +71,17 @@ void Inbound::on_message(RailState& rail, memory::Buffer* buffer, std::size_t by
     release_ready(flow);
 }
 
+/// A frame, which nobody traces and its target does not lack, asks for nothing else, and needs no register saved.
 void Inbound::on_segment_done(Segment* segment) {
+  if (segment->operation->kind != Operation::Kind::frame || segment->again || core_.trace.on()) [[unlikely]]
+    return on_other_done(segment);
+  Completions::let_go(*segment);
+  if (segment->in_flight) Completions::frame_left(*segment);
+  if (segment->finished) core_.pools.give_frame(segment->operation);
+}
+
+void Inbound::on_other_done(Segment* segment) {
   Completions& completions = parts_.completions;
-  if (segment->operation->kind == Operation::Kind::frame && !segment->again && !core_.trace.on()) [[likely]] {
-    // The common case, which asks nothing else.
-    Completions::let_go(*segment);
-    completions.leave_flight(*segment, true);
-    if (segment->finished) core_.pools.give_frame(segment->operation);
-    return;
-  }
   Completions::let_go(*segment);
   if (segment->again) [[unlikely]] {
     // Its target has shut the link out and lacks it: that its buffer is free again says nothing.

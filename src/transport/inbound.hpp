@@ -48,6 +48,7 @@ class Inbound {
 
  private:
   void accept_report(Flow& flow, const wire::FrameHeader& header);
+  [[gnu::noinline]] void on_other_done(Segment* segment);
   void chunk_acknowledged(Flow& flow, Segment& segment);
   void on_other_turn(Flow& flow, std::uint32_t sequence, FlowReceiver::Arrival arrival, RailState& rail,
                      memory::Buffer* buffer);

@@ -37,6 +37,7 @@ class ReceiveWindow {
     const std::uint64_t bit = std::uint64_t{1} << (sequence % 64U);
     if ((word & bit) != 0) return Arrival::duplicate;
     word |= bit;
+    ++marked_;
     return Arrival::fresh;
   }
 
@@ -56,20 +57,24 @@ class ReceiveWindow {
   }
 
   /// Whether the segment at `next` has arrived.
-  bool ready() const { return (bits_[(next_ / 64U) % kWords] >> (next_ % 64U) & 1U) != 0; }
+  bool ready() const { return marked_ != 0 && (bits_[(next_ / 64U) % kWords] >> (next_ % 64U) & 1U) != 0; }
 
   /// Passes the segment at `next`, which took effect at once: nothing has marked it as arrived.
   void pass() { ++next_; }
 
   /// Passes the segment at `next`, which has taken effect.
   void advance() {
-    bits_[(next_ / 64U) % kWords] &= ~(std::uint64_t{1} << (next_ % 64U));
+    std::uint64_t& word = bits_[(next_ / 64U) % kWords];
+    const std::uint64_t bit = std::uint64_t{1} << (next_ % 64U);
+    if ((word & bit) != 0) --marked_;
+    word &= ~bit;
     ++next_;
   }
 
  private:
   static constexpr std::uint32_t kWords = wire::kMaxWindow / 64U;
   std::uint32_t next_;
+  std::uint32_t marked_ = 0;  ///< bits that are set: mostly none, and then nobody looks for one
   std::array<std::uint64_t, kWords> bits_{};
 };
 

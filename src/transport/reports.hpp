@@ -26,7 +26,7 @@ class Reports {
 
   /// The peer is owed one.
   void owe(Flow& flow) {
-    if (!flow.heard || !flow.in_reporting) [[unlikely]]
+    if (!flow.in_reporting) [[unlikely]]  // a flow that is has been heard
       begin(flow);
     due_ |= flow.receiver.report_due();
   }

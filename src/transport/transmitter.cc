@@ -63,7 +63,7 @@ bool Transmitter::post_elsewhere(Flow& flow, Operation& frame, Link* link, fabri
     if (link != nullptr) tried = Scheduler::with(tried, flow, *link);
     link = Scheduler::link_for_frame(flow, full, tried);
     if (link == nullptr) return false;
-    answer = poster_.post(flow, frame.own, *link);
+    answer = poster_.post_frame(flow, frame.own, *frame.frame, frame.records, *link, flow.route->index_of(*link));
   }
   return true;
 }

@@ -169,19 +169,10 @@ inline const FrameHeader* parse_header(std::span<const std::byte> bytes) {
   const auto* const header = reinterpret_cast<const FrameHeader*>(bytes.data());
   if (header->magic != kMagic || header->version != kVersion || header->reserved != 0) return nullptr;
   if (header->bytes < kRecordsAt || header->bytes > bytes.size() || header->bytes > kFrameBytes) return nullptr;
-  bool right = false;
-  switch (header->kind) {
-    case FrameKind::sequenced:
-      right = header->records > 0;
-      break;
-    case FrameKind::acknowledge:
-      right = header->records == 0;
-      break;
-    case FrameKind::notice:
-      right = header->records == 1;
-      break;
-  }
-  return right ? header : nullptr;
+  // One after the other, the most frequent first: a switch asks in an order of its own.
+  if (header->kind == FrameKind::sequenced) return header->records > 0 ? header : nullptr;
+  if (header->kind == FrameKind::acknowledge) return header->records == 0 ? header : nullptr;
+  return header->kind == FrameKind::notice && header->records == 1 ? header : nullptr;
 }
 
 /// Walks the records of a frame whose header passed. Never reads outside the frame, whatever it holds.
@@ -206,13 +197,19 @@ class RecordReader {
   bool next(Record& record) {
     if (left_ == 0) return false;
     if (bytes_ < sizeof(RecordHeader)) return end();
-    std::memcpy(&record.header, at_, sizeof(RecordHeader));
-    const std::size_t whole = record_bytes(record.header.length);
+    // Field by field, so that a record which is applied at once is never written down.
+    const auto& header = *reinterpret_cast<const RecordHeader*>(at_);
+    const std::uint16_t length = header.length;
+    const std::size_t whole = record_bytes(length);
     if (bytes_ < whole) return end();
-    const auto kind = static_cast<std::uint8_t>(record.header.kind);
+    const auto kind = static_cast<std::uint8_t>(header.kind);
     record.header.kind = static_cast<RecordKind>(kind & ~kJoined);
+    record.header.detail = header.detail;
+    record.header.length = length;
+    record.header.exposed_region = header.exposed_region;
+    record.header.offset = header.offset;
     record.joined = (kind & kJoined) != 0;
-    record.body = {at_ + sizeof(RecordHeader), record.header.length};
+    record.body = {at_ + sizeof(RecordHeader), length};
     at_ += whole;
     bytes_ -= whole;
     --left_;

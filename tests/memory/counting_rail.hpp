@@ -45,14 +45,15 @@ class CountingRail final : public fabric::Rail {
     EXPECT_EQ(alive_.erase(registration.id[0]), 1u) << "closed twice or never opened";
   }
 
-  fabric::Post send(fabric::RemoteId, fabric::LocalChunk, fabric::PostContext*) override {
+  fabric::Post send(fabric::RemoteId, const fabric::LocalChunk&, fabric::PostContext*) override {
     return fabric::Post::failed;
   }
-  fabric::Post receive(fabric::LocalChunk, fabric::PostContext*) override { return fabric::Post::failed; }
-  fabric::Post write(fabric::RemoteChunk, fabric::LocalChunk, fabric::WriteOptions, fabric::PostContext*) override {
+  fabric::Post receive(const fabric::LocalChunk&, fabric::PostContext*) override { return fabric::Post::failed; }
+  fabric::Post write(const fabric::RemoteChunk&, const fabric::LocalChunk&, fabric::WriteOptions,
+                     fabric::PostContext*) override {
     return fabric::Post::failed;
   }
-  fabric::Post read(fabric::RemoteChunk, fabric::LocalChunk, fabric::PostContext*) override {
+  fabric::Post read(const fabric::RemoteChunk&, const fabric::LocalChunk&, fabric::PostContext*) override {
     return fabric::Post::failed;
   }
   std::size_t poll(std::span<fabric::Event> /*events*/) override { return 0; }

@@ -42,17 +42,18 @@ class BlindRail final : public fabric::Rail {
     return rail_->register_memory(memory, access);
   }
   void revoke(const fabric::Registration& registration) override { rail_->revoke(registration); }
-  fabric::Post send(fabric::RemoteId remote, fabric::LocalChunk message, fabric::PostContext* context) override {
+  fabric::Post send(fabric::RemoteId remote, const fabric::LocalChunk& message, fabric::PostContext* context) override {
     return rail_->send(remote, message, context);
   }
-  fabric::Post receive(fabric::LocalChunk buffer, fabric::PostContext* context) override {
+  fabric::Post receive(const fabric::LocalChunk& buffer, fabric::PostContext* context) override {
     return rail_->receive(buffer, context);
   }
-  fabric::Post write(fabric::RemoteChunk to, fabric::LocalChunk from, fabric::WriteOptions options,
+  fabric::Post write(const fabric::RemoteChunk& to, const fabric::LocalChunk& from, fabric::WriteOptions options,
                      fabric::PostContext* context) override {
     return rail_->write(to, from, options, context);
   }
-  fabric::Post read(fabric::RemoteChunk from, fabric::LocalChunk to, fabric::PostContext* context) override {
+  fabric::Post read(const fabric::RemoteChunk& from, const fabric::LocalChunk& to,
+                    fabric::PostContext* context) override {
     return rail_->read(from, to, context);
   }
   void ring() override { rail_->ring(); }

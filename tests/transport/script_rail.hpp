@@ -78,25 +78,26 @@ class ScriptRail final : public fabric::Rail {
   }
   void revoke(const fabric::Registration&) override { --registrations; }
 
-  fabric::Post send(fabric::RemoteId remote, fabric::LocalChunk message, fabric::PostContext* context) override {
+  fabric::Post send(fabric::RemoteId remote, const fabric::LocalChunk& message, fabric::PostContext* context) override {
     if (answer != fabric::Post::posted) return answer;
     const auto* data = static_cast<const std::byte*>(message.address);
     sends.push_back({remote, std::vector<std::byte>(data, data + message.bytes), context});
     end(fabric::Event::Kind::sent, remote, 0, context);
     return fabric::Post::posted;
   }
-  fabric::Post receive(fabric::LocalChunk buffer, fabric::PostContext* context) override {
+  fabric::Post receive(const fabric::LocalChunk& buffer, fabric::PostContext* context) override {
     receives.emplace_back(buffer, context);
     return fabric::Post::posted;
   }
-  fabric::Post write(fabric::RemoteChunk to, fabric::LocalChunk from, fabric::WriteOptions options,
+  fabric::Post write(const fabric::RemoteChunk& to, const fabric::LocalChunk& from, fabric::WriteOptions options,
                      fabric::PostContext* context) override {
     if (answer != fabric::Post::posted) return answer;
     writes.push_back({to, from, options, context});
     end(fabric::Event::Kind::written, to.remote, from.bytes, context);
     return fabric::Post::posted;
   }
-  fabric::Post read(fabric::RemoteChunk from, fabric::LocalChunk to, fabric::PostContext* context) override {
+  fabric::Post read(const fabric::RemoteChunk& from, const fabric::LocalChunk& to,
+                    fabric::PostContext* context) override {
     if (answer != fabric::Post::posted) return answer;
     reads.push_back({from, to, context});
     held.push_back({from.remote, context});

@@ -41,10 +41,10 @@ class ConnectedRail final : public OfiRail {
   Liveness liveness(RemoteId remote) override;
   std::optional<Delivery> delivery(RemoteId remote) override;
 
-  Post send(RemoteId remote, LocalChunk message, PostContext* context) override;
-  Post receive(LocalChunk buffer, PostContext* context) override;
-  Post write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) override;
-  Post read(RemoteChunk from, LocalChunk to, PostContext* context) override;
+  Post send(RemoteId remote, const LocalChunk& message, PostContext* context) override;
+  Post receive(const LocalChunk& buffer, PostContext* context) override;
+  Post write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) override;
+  Post read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) override;
   std::size_t poll(std::span<Event> events) override;
   void stop() override;
 

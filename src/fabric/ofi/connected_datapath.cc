@@ -24,7 +24,7 @@ Post ConnectedRail::settle(OfiLink& link, Lane lane, ssize_t code, const char* o
   return code == -FI_EAGAIN ? Post::busy : fail(operation, static_cast<int>(-code));
 }
 
-Post ConnectedRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
+Post ConnectedRail::send(RemoteId remote, const LocalChunk& message, PostContext* context) {
   OfiLink* const link = ready(remote);
   if (link == nullptr) return refuse_post("send", remote);
   End& end = link->ends[index_of(Lane::control)];
@@ -59,7 +59,7 @@ std::size_t ConnectedRail::take_injected(std::span<Event> events) {
   return count;
 }
 
-Post ConnectedRail::receive(LocalChunk buffer, PostContext* context) {
+Post ConnectedRail::receive(const LocalChunk& buffer, PostContext* context) {
   if (broken_ != 0) return fail("receive", broken_);
   if (receives_ >= depth_) return Post::busy;
   context->link = kReceive;
@@ -72,7 +72,7 @@ Post ConnectedRail::receive(LocalChunk buffer, PostContext* context) {
   return code == -FI_EAGAIN ? Post::busy : fail("receive", static_cast<int>(-code));
 }
 
-Post ConnectedRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
+Post ConnectedRail::write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) {
   OfiLink* const link = ready(to.remote);
   if (link == nullptr) return refuse_post("write", to.remote);
   const End& end = link->ends[index_of(Lane::data)];
@@ -83,7 +83,7 @@ Post ConnectedRail::write(RemoteChunk to, LocalChunk from, WriteOptions options,
                 context);
 }
 
-Post ConnectedRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
+Post ConnectedRail::read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) {
   OfiLink* const link = ready(from.remote);
   if (link == nullptr) return refuse_post("read", from.remote);
   const End& end = link->ends[index_of(Lane::data)];

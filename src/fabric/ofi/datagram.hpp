@@ -28,10 +28,10 @@ class DatagramRail final : public OfiRail {
   void disconnect(RemoteId remote) override;
   bool fence(LinkTag tag) override;
 
-  Post send(RemoteId remote, LocalChunk message, PostContext* context) override;
-  Post receive(LocalChunk buffer, PostContext* context) override;
-  Post write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) override;
-  Post read(RemoteChunk from, LocalChunk to, PostContext* context) override;
+  Post send(RemoteId remote, const LocalChunk& message, PostContext* context) override;
+  Post receive(const LocalChunk& buffer, PostContext* context) override;
+  Post write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) override;
+  Post read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) override;
   std::size_t poll(std::span<Event> events) override;
   void stop() override;
 

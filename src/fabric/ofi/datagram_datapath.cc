@@ -18,7 +18,7 @@ Post DatagramRail::refuse_post(const char* operation) {
   return fail(operation, broken_ != 0 ? broken_ : FI_EADDRNOTAVAIL);
 }
 
-Post DatagramRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
+Post DatagramRail::send(RemoteId remote, const LocalChunk& message, PostContext* context) {
   const DatagramLink* const link = ready(remote);
   if (link == nullptr) return refuse_post("send");
   LaneParts& lane = part(Lane::control);
@@ -29,7 +29,7 @@ Post DatagramRail::send(RemoteId remote, LocalChunk message, PostContext* contex
                 "send");
 }
 
-Post DatagramRail::receive(LocalChunk buffer, PostContext* context) {
+Post DatagramRail::receive(const LocalChunk& buffer, PostContext* context) {
   if (broken_ != 0) return fail("receive", broken_);
   if (receives_ >= depth_) return Post::busy;
   const ssize_t code = fi_recv(part(Lane::control).endpoint.get(), buffer.address, buffer.bytes, buffer.descriptor,
@@ -41,7 +41,7 @@ Post DatagramRail::receive(LocalChunk buffer, PostContext* context) {
   return code == -FI_EAGAIN ? Post::busy : fail("receive", static_cast<int>(-code));
 }
 
-Post DatagramRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
+Post DatagramRail::write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) {
   const DatagramLink* const link = ready(to.remote);
   if (link == nullptr) return refuse_post("write");
   LaneParts& lane = part(Lane::data);
@@ -52,7 +52,7 @@ Post DatagramRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, 
   return settle(lane, post_write(lane.endpoint.get(), peer, to, from, options, context), "write");
 }
 
-Post DatagramRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
+Post DatagramRail::read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) {
   const DatagramLink* const link = ready(from.remote);
   if (link == nullptr) return refuse_post("read");
   LaneParts& lane = part(Lane::data);

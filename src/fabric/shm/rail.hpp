@@ -76,10 +76,10 @@ class ShmRail final : public BaseRail, private Listener {
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void revoke(const Registration& registration) override;
 
-  Post send(RemoteId remote, LocalChunk message, PostContext* context) override;
-  Post receive(LocalChunk buffer, PostContext* context) override;
-  Post write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) override;
-  Post read(RemoteChunk from, LocalChunk to, PostContext* context) override;
+  Post send(RemoteId remote, const LocalChunk& message, PostContext* context) override;
+  Post receive(const LocalChunk& buffer, PostContext* context) override;
+  Post write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) override;
+  Post read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) override;
   std::size_t poll(std::span<Event> events) override;
   int descriptor() const override;
   bool arm() override;
@@ -233,7 +233,7 @@ class ShmRail final : public BaseRail, private Listener {
   void tell_done(Event::Kind kind, PostContext* context, std::size_t bytes);
   void tell_failed(PostContext* context, int error);
   Post refuse(const char* operation, RemoteId remote);
-  Operation* take_operation(Operation::Kind kind, RemoteId link, LocalChunk local, const RemoteChunk& remote,
+  Operation* take_operation(Operation::Kind kind, RemoteId link, const LocalChunk& local, const RemoteChunk& remote,
                             PostContext* context);
   static std::uint64_t handle_of(const Operation& operation);
   Operation* find(const Peer& peer, std::uint64_t handle);
@@ -241,7 +241,8 @@ class ShmRail final : public BaseRail, private Listener {
   void complete(Operation& operation, Event::Kind kind);
   void fail_operation(Operation& operation, int error);
   void end(Operation& operation);
-  Post write_long(ShmLink& link, const RemoteChunk& to, LocalChunk from, WriteOptions options, PostContext* context);
+  Post write_long(ShmLink& link, const RemoteChunk& to, const LocalChunk& from, WriteOptions options,
+                  PostContext* context);
   void begin(Peer& peer, Operation& operation);
   Control request_of(const Operation& operation) const;
   static bool put_chunk(Outbound& out, std::uint64_t number, const RemoteChunk& to, std::span<const std::byte> bytes,

@@ -44,7 +44,7 @@ void ShmRail::tell_failed(PostContext* context, int error) {
 
 // ---- Operations that are not done at once ----
 
-ShmRail::Operation* ShmRail::take_operation(Operation::Kind kind, RemoteId link, LocalChunk local,
+ShmRail::Operation* ShmRail::take_operation(Operation::Kind kind, RemoteId link, const LocalChunk& local,
                                             const RemoteChunk& remote, PostContext* context) {
   if (links_[link]->waiting >= kDepth) return nullptr;
   if (free_operations_.empty()) {
@@ -112,7 +112,7 @@ Post ShmRail::refuse(const char* operation, RemoteId remote) {
   return refuse_post(operation, links_.find(remote), {kStopped, kEnded, kPeerGone});
 }
 
-Post ShmRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
+Post ShmRail::send(RemoteId remote, const LocalChunk& message, PostContext* context) {
   const ShmLink* const link = links_.ready(remote);
   if (link == nullptr) return refuse("send", remote);
   if (message.bytes > kMostMessage) return fail("send", kTooLong);
@@ -137,14 +137,14 @@ Post ShmRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
   return Post::posted;
 }
 
-Post ShmRail::receive(LocalChunk buffer, PostContext* context) {
+Post ShmRail::receive(const LocalChunk& buffer, PostContext* context) {
   if (stopped_) return fail("receive", kStopped);
   if (receive_count_ == kDepth) return Post::busy;
   receives_[(first_receive_ + receive_count_++) % kDepth] = {buffer, context};
   return Post::posted;
 }
 
-Post ShmRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
+Post ShmRail::write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) {
   ShmLink* const link = links_.ready(to.remote);
   if (link == nullptr) return refuse("write", to.remote);
   if (from.bytes > kMostWrite) return fail("write", kTooLong);
@@ -159,7 +159,7 @@ Post ShmRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostC
   return write_long(*link, to, from, options, context);
 }
 
-Post ShmRail::write_long(ShmLink& link, const RemoteChunk& to, LocalChunk from, WriteOptions options,
+Post ShmRail::write_long(ShmLink& link, const RemoteChunk& to, const LocalChunk& from, WriteOptions options,
                          PostContext* context) {
   const bool on_device = from.descriptor != nullptr;
   if (on_device && !link.read_by_peer) return fail("write", kNotMapped);
@@ -172,7 +172,7 @@ Post ShmRail::write_long(ShmLink& link, const RemoteChunk& to, LocalChunk from, 
   return Post::posted;
 }
 
-Post ShmRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
+Post ShmRail::read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) {
   ShmLink* const link = links_.ready(from.remote);
   if (link == nullptr) return refuse("read", from.remote);
   if (to.bytes > kMostWrite) return fail("read", kTooLong);

@@ -250,7 +250,7 @@ class SimFabric {
 
   // Posting (posts.cc), called by SimRail.
   Post post(std::uint32_t port, RemoteId remote, const Operation& operation);
-  Post post_receive(std::uint32_t port, LocalChunk buffer, PostContext* context);
+  Post post_receive(std::uint32_t port, const LocalChunk& buffer, PostContext* context);
   std::size_t poll(std::uint32_t port, std::span<Event> events);
   std::uint32_t& in_flight(std::uint32_t port, SimLink& link, Lane lane);
   SimLink* link_to_post(std::uint32_t port, RemoteId remote, Post& answer);

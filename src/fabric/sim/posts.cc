@@ -117,7 +117,7 @@ Post SimFabric::post(std::uint32_t port_index, RemoteId remote, const Operation&
   return Post::posted;
 }
 
-Post SimFabric::post_receive(std::uint32_t port_index, LocalChunk buffer, PostContext* context) {
+Post SimFabric::post_receive(std::uint32_t port_index, const LocalChunk& buffer, PostContext* context) {
   Port& port = ports_[port_index];
   const RailOptions& rail = options(port_index);
   if (!port.open) {

@@ -83,7 +83,7 @@ void SimRail::revoke(const Registration& registration) {
   if (!fabric_->ports_[port_].registrations.remove(registration)) ++fabric_->statistics_.unknown_registrations;
 }
 
-Post SimRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
+Post SimRail::send(RemoteId remote, const LocalChunk& message, PostContext* context) {
   SimFabric::Operation operation;
   operation.kind = SimFabric::Operation::Kind::send;
   operation.lane = Lane::control;
@@ -92,9 +92,11 @@ Post SimRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
   return fabric_->post(port_, remote, operation);
 }
 
-Post SimRail::receive(LocalChunk buffer, PostContext* context) { return fabric_->post_receive(port_, buffer, context); }
+Post SimRail::receive(const LocalChunk& buffer, PostContext* context) {
+  return fabric_->post_receive(port_, buffer, context);
+}
 
-Post SimRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
+Post SimRail::write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) {
   SimFabric::Operation operation;
   operation.kind = SimFabric::Operation::Kind::write;
   operation.lane = Lane::data;
@@ -106,7 +108,7 @@ Post SimRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostC
   return fabric_->post(port_, to.remote, operation);
 }
 
-Post SimRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
+Post SimRail::read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) {
   SimFabric::Operation operation;
   operation.kind = SimFabric::Operation::Kind::read;
   operation.lane = Lane::data;

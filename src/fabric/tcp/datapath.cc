@@ -31,7 +31,7 @@ Post TcpRail::refuse_post(const char* operation, RemoteId remote) {
   mark_dirty(*link.connection);
 }
 
-[[gnu::hot]] Post TcpRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
+[[gnu::hot]] Post TcpRail::send(RemoteId remote, const LocalChunk& message, PostContext* context) {
   TcpLink* const link = links_.ready(remote);
   if (link == nullptr) return refuse_post("send", remote);
   if (link->messages_out >= kDepth) return Post::busy;
@@ -46,7 +46,7 @@ Post TcpRail::refuse_post(const char* operation, RemoteId remote) {
   return Post::posted;
 }
 
-[[gnu::hot]] Post TcpRail::receive(LocalChunk buffer, PostContext* context) {
+[[gnu::hot]] Post TcpRail::receive(const LocalChunk& buffer, PostContext* context) {
   if (stopped_) return fail("receive", ESHUTDOWN);
   if (receive_count_ >= kDepth) return Post::busy;
   Posted& posted = make_posted(context);
@@ -57,7 +57,7 @@ Post TcpRail::refuse_post(const char* operation, RemoteId remote) {
   return Post::posted;
 }
 
-Post TcpRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
+Post TcpRail::write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) {
   TcpLink* const link = links_.ready(to.remote);
   if (link == nullptr) return refuse_post("write", to.remote);
   if (link->data_out >= kDepth) return Post::busy;
@@ -77,7 +77,7 @@ Post TcpRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostC
   return Post::posted;
 }
 
-Post TcpRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
+Post TcpRail::read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) {
   TcpLink* const link = links_.ready(from.remote);
   if (link == nullptr) return refuse_post("read", from.remote);
   if (link->data_out >= kDepth) return Post::busy;

@@ -53,7 +53,7 @@ void VerbsRail::ring() {
   }
 }
 
-Post VerbsRail::send(RemoteId remote, LocalChunk message, PostContext* context) {
+Post VerbsRail::send(RemoteId remote, const LocalChunk& message, PostContext* context) {
   Pair* const pair = ready_pair(remote);
   if (pair == nullptr) return refuse_post("send", remote);
   if (!has_room(*pair, depth_)) return Post::busy;
@@ -61,7 +61,7 @@ Post VerbsRail::send(RemoteId remote, LocalChunk message, PostContext* context) 
   return posted(*pair);
 }
 
-Post VerbsRail::receive(LocalChunk buffer, PostContext* context) {
+Post VerbsRail::receive(const LocalChunk& buffer, PostContext* context) {
   if (stopped_ || gone_) return fail("receive", kDeviceGone);
   if (receives_ >= receive_room_) return Post::busy;
   ibv_sge sge{reinterpret_cast<std::uint64_t>(buffer.address), static_cast<std::uint32_t>(buffer.bytes),
@@ -78,7 +78,7 @@ Post VerbsRail::receive(LocalChunk buffer, PostContext* context) {
   return Post::posted;
 }
 
-Post VerbsRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) {
+Post VerbsRail::write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) {
   Pair* const pair = ready_pair(to.remote);
   if (pair == nullptr) return refuse_post("write", to.remote);
   if (!has_room(*pair, data_depth_)) return Post::busy;
@@ -94,7 +94,7 @@ Post VerbsRail::write(RemoteChunk to, LocalChunk from, WriteOptions options, Pos
   return posted(*pair);
 }
 
-Post VerbsRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
+Post VerbsRail::read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) {
   Pair* const pair = ready_pair(from.remote);
   if (pair == nullptr) return refuse_post("read", from.remote);
   if (!has_room(*pair, data_depth_)) return Post::busy;
@@ -105,7 +105,7 @@ Post VerbsRail::read(RemoteChunk from, LocalChunk to, PostContext* context) {
   return posted(*pair);
 }
 
-Post VerbsRail::atomic(RemoteChunk at, AtomicRequest request, LocalChunk result, PostContext* context) {
+Post VerbsRail::atomic(const RemoteChunk& at, AtomicRequest request, const LocalChunk& result, PostContext* context) {
   Pair* const pair = ready_pair(at.remote);
   if (pair == nullptr) return refuse_post("atomic", at.remote);
   if (!capabilities_.native_atomics) return fail("atomic", kErrno + EOPNOTSUPP);

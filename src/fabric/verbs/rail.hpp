@@ -52,11 +52,11 @@ class VerbsRail final : public BaseRail {
   Result<Registration> register_memory(std::span<std::byte> memory, Access access) override;
   void revoke(const Registration& registration) override;
 
-  Post send(RemoteId remote, LocalChunk message, PostContext* context) override;
-  Post receive(LocalChunk buffer, PostContext* context) override;
-  Post write(RemoteChunk to, LocalChunk from, WriteOptions options, PostContext* context) override;
-  Post read(RemoteChunk from, LocalChunk to, PostContext* context) override;
-  Post atomic(RemoteChunk at, AtomicRequest request, LocalChunk result, PostContext* context) override;
+  Post send(RemoteId remote, const LocalChunk& message, PostContext* context) override;
+  Post receive(const LocalChunk& buffer, PostContext* context) override;
+  Post write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) override;
+  Post read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) override;
+  Post atomic(const RemoteChunk& at, AtomicRequest request, const LocalChunk& result, PostContext* context) override;
   void ring() override;
   std::size_t poll(std::span<Event> events) override;
   void stop() override;
