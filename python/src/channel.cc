@@ -73,12 +73,23 @@ void PyContext::close() {
 
 // ---- Channel ----
 
+std::unique_lock<std::mutex> PyChannel::take_turn() {
+  waiting_.fetch_add(1, std::memory_order_relaxed);
+  std::unique_lock guard(mutex_);
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+  return guard;
+}
+
+void PyChannel::let_others_in() const {
+  constexpr int kMostLooks = 1000;
+  for (int i = 0; i < kMostLooks && waiting_.load(std::memory_order_relaxed) > 0; ++i)
+    std::this_thread::sleep_for(std::chrono::microseconds(5));
+}
+
 template <typename Use>
 auto PyChannel::alone(Use&& use) {
   const GilRelease release;
-  waiting_.fetch_add(1, std::memory_order_relaxed);
-  const std::lock_guard guard(mutex_);
-  waiting_.fetch_sub(1, std::memory_order_relaxed);
+  const auto turn = take_turn();
   return use();
 }
 
@@ -86,7 +97,7 @@ template <typename Begin>
 void PyChannel::begin(const std::shared_ptr<Transfer>& transfer, Timeout timeout, Begin&& begin) {
   Error error;
   const bool begun = poll(timeout, timeout_ms(), [&] {
-    const std::lock_guard guard(mutex_);
+    const auto turn = take_turn();
     auto request = begin();
     if (!request) {
       error = std::move(request.error());
@@ -167,10 +178,7 @@ void PyChannel::wait(Transfer& transfer, Timeout timeout) {
       raise_timeout("not done after " + std::to_string(static_cast<double>(patience) * 1e-9) + " s", "wait");
     }
     check_signals();
-    // The mutex is not fair: whoever waits for it goes first.
-    without_gil([&] {
-      for (int i = 0; i < 1000 && waiting_.load(std::memory_order_relaxed) > 0; ++i) std::this_thread::yield();
-    });
+    without_gil([&] { let_others_in(); });
     part = std::min<std::int64_t>(part * 2, 20'000'000);
   }
   transfer.buffers.clear();

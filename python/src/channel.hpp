@@ -62,6 +62,9 @@ class PyChannel : public Closable, public std::enable_shared_from_this<PyChannel
   void begin(const std::shared_ptr<Transfer>& transfer, Timeout timeout, Begin&& begin);
   template <typename Use>
   auto alone(Use&& use);
+  /// Everybody who wants the mutex says so first: it is not fair, and a wait that takes it again and again makes room.
+  std::unique_lock<std::mutex> take_turn();
+  void let_others_in() const;
   void sweep();
   void take_down() noexcept;
 

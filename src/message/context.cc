@@ -16,8 +16,6 @@
 namespace railyard {
 namespace {
 
-/// The rendezvous's alarms are looked at so often.
-constexpr std::int64_t kRendezvousEvery = 20'000'000;
 /// With as many, a core may be kept busy by watching callers.
 constexpr unsigned kManyCores = 8;
 /// How long a closing context waits for the peers of channels that were closed a moment ago.
@@ -90,7 +88,6 @@ Result<void> ContextState::start() {
     std::function<bool()> pass = [&worker] { return worker.try_pass(); };
     if (i == 0) {
       options.descriptor = rendezvous_->descriptor();
-      options.longest_sleep = kRendezvousEvery;
       options.meanwhile = [this] { rendezvous_->progress(); };
       pass = [this, &worker] {
         const bool moved = worker.try_pass();

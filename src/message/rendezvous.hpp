@@ -88,7 +88,7 @@ class Rendezvous {
   /// a handshake; otherwise one system call where nothing is to be done.
   bool progress();
 
-  /// Readable when `progress` has something to do, but for alarms.
+  /// Readable when `progress` has something to do.
   int descriptor() const;
 
   RendezvousCounts counts() const;

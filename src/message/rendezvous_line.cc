@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -12,15 +15,26 @@
 
 namespace railyard::message {
 
+namespace {
+
+constexpr std::uint64_t kTimerId = 0;  // no socket's
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+}  // namespace
+
 Result<std::unique_ptr<EpollSet>> EpollSet::open(const Clock& clock) {
   Fd epoll(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll) return Error(Status::io, fmt::format("cannot watch sockets: {}", std::strerror(errno)));
+  Fd timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!epoll || !timer) return Error(Status::io, fmt::format("cannot watch sockets: {}", std::strerror(errno)));
   std::uint64_t first_id = 0;
   if (auto filled = fill_random(std::as_writable_bytes(std::span(&first_id, 1))); !filled) {
     return std::move(filled.error());
   }
   // The lower half of the range: no counting brings it round to 0.
-  return std::unique_ptr<EpollSet>(new EpollSet(clock, std::move(epoll), first_id >> 1U));
+  std::unique_ptr<EpollSet> opened(new EpollSet(clock, std::move(epoll), std::move(timer), first_id >> 1U));
+  if (!opened->set(opened->timer_.get(), kTimerId, EPOLLIN, EPOLL_CTL_ADD))
+    return Error(Status::io, fmt::format("cannot watch a timer: {}", std::strerror(errno)));
+  return opened;
 }
 
 bool EpollSet::set(int socket, std::uint64_t id, std::uint32_t events, int operation) {
@@ -32,7 +46,29 @@ bool EpollSet::set(int socket, std::uint64_t id, std::uint32_t events, int opera
 
 std::span<const epoll_event> EpollSet::poll(int timeout_ms) {
   const int count = epoll_wait(epoll_.get(), events_.data(), kMostEvents, timeout_ms);
-  return std::span(events_).first(count > 0 ? static_cast<std::size_t>(count) : 0);
+  const auto events = std::span(events_).first(count > 0 ? static_cast<std::size_t>(count) : 0);
+  const auto sockets =
+      std::ranges::partition(events, [](const epoll_event& event) { return event.data.u64 != kTimerId; });
+  if (sockets.empty()) return events;
+  // The alarm itself is taken by the clock. Set anew where the clock is behind, or the alarm has gone.
+  std::uint64_t times = 0;
+  static_cast<void>(::read(timer_.get(), &times, sizeof(times)));
+  timer_due_ = kNever;
+  arm_timer();
+  return events.first(events.size() - sockets.size());
+}
+
+void EpollSet::arm_timer() {
+  const std::int64_t due = alarms_.empty() ? kNever : alarms_.begin()->first;
+  if (due == timer_due_) return;
+  timer_due_ = due;
+  itimerspec at{};  // all zero: not set
+  if (due != kNever) {
+    const std::int64_t left = std::max<std::int64_t>(due - now(), 1);
+    at.it_value.tv_sec = left / kSecond;
+    at.it_value.tv_nsec = left % kSecond;
+  }
+  ::timerfd_settime(timer_.get(), 0, &at, nullptr);
 }
 
 void EpollSet::set_alarm(std::uint64_t id, std::int64_t due_ns) {
@@ -40,9 +76,11 @@ void EpollSet::set_alarm(std::uint64_t id, std::int64_t due_ns) {
     alarms_.erase({found->second, id});
     due_.erase(found);
   }
-  if (due_ns == kNever) return;
-  alarms_.insert({due_ns, id});
-  due_.emplace(id, due_ns);
+  if (due_ns != kNever) {
+    alarms_.insert({due_ns, id});
+    due_.emplace(id, due_ns);
+  }
+  arm_timer();
 }
 
 std::optional<std::uint64_t> EpollSet::take_alarm(std::int64_t now_ns) {

@@ -27,7 +27,8 @@ inline constexpr std::size_t kBufferBytes = 64 * 1024;
 inline constexpr int kLastReads = 6;
 static_assert(kLastReads * kBufferBytes > kMostSetupMessage + kBufferBytes);
 
-/// One epoll set, the ids of what is in it, and an alarm for each.
+/// One epoll set, the ids of what is in it, and an alarm for each. Its descriptor is readable when there is something
+/// to do or an alarm has come, so nobody wakes up to look.
 class EpollSet {
  public:
   static Result<std::unique_ptr<EpollSet>> open(const Clock& clock);
@@ -53,11 +54,14 @@ class EpollSet {
   std::span<std::byte> buffer() { return buffer_; }
 
  private:
-  EpollSet(const Clock& clock, Fd epoll, std::uint64_t first_id)
-      : clock_(clock), epoll_(std::move(epoll)), last_id_(first_id) {}
+  EpollSet(const Clock& clock, Fd epoll, Fd timer, std::uint64_t first_id)
+      : clock_(clock), epoll_(std::move(epoll)), timer_(std::move(timer)), last_id_(first_id) {}
+  void arm_timer();
 
   const Clock& clock_;
   Fd epoll_;
+  Fd timer_;                         ///< in the epoll set: at the first alarm
+  std::int64_t timer_due_ = kNever;  ///< what it is set to
   std::uint64_t last_id_;
   std::set<std::pair<std::int64_t, std::uint64_t>> alarms_;
   std::unordered_map<std::uint64_t, std::int64_t> due_;

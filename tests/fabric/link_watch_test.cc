@@ -85,11 +85,11 @@ TEST(InterfaceState, IsReportedByTheRail) {
   if (!namespaces_allowed()) GTEST_SKIP() << "needs root and the ip command, to make interfaces in a namespace";
   std::array<char, 4096> self{};
   ASSERT_GT(::readlink("/proc/self/exe", self.data(), self.size() - 1), 0);
-  EXPECT_TRUE(run(
-      std::string("unshare -n sh -c 'ip link set lo up && ip link add ry0 type veth peer name ry1 && "
-                  "ip addr add 198.51.100.1/24 dev ry0 && ip link set ry0 up && ip link set ry1 up && "
-                  "until ip -o link show ry0 | grep -q \"state UP\"; do sleep 0.01; done && exec ") +
-      self.data() + " --gtest_also_run_disabled_tests --gtest_filter=InterfaceState.DISABLED_InANamespaceOfItsOwn'"));
+  EXPECT_TRUE(run(std::string("unshare -n sh -c 'ip link set lo up && ip link add ry0 type veth peer name ry1 && "
+                              "ip addr add 198.51.100.1/24 dev ry0 && ip link set ry0 up && ip link set ry1 up && "
+                              "until ip -o link show ry0 | grep -q \"state UP\"; do sleep 0.01; done && exec ") +
+                  self.data() +
+                  " --gtest_also_run_disabled_tests --gtest_filter=InterfaceState.DISABLED_InANamespaceOfItsOwn'"));
 }
 
 }  // namespace

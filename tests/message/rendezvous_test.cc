@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <thread>
 
@@ -393,7 +394,34 @@ TEST_F(RendezvousTest, NoDescriptorIsLeftBehind) {
   EXPECT_EQ(meet(*connector, handle, "hello"), "welcome hello");
   listener.reset();
   connector.reset();
-  EXPECT_EQ(open_descriptors(), before - 2) << "and the two epoll sets";
+  EXPECT_EQ(open_descriptors(), before - 4) << "and the two epoll sets with their timers";
+}
+
+TEST(RendezvousAlarms, AnAlarmMakesTheDescriptorReadableAndNothingElseDoes) {
+  const SteadyClock clock;
+  auto set = EpollSet::open(clock);
+  ASSERT_TRUE(set.ok()) << set.error().text();
+  EpollSet& watch = **set;
+  const auto readable = [&](int timeout_ms) {
+    pollfd one{watch.descriptor(), POLLIN, 0};
+    return ::poll(&one, 1, timeout_ms) == 1;
+  };
+  const std::uint64_t early = watch.new_id();
+  const std::uint64_t late = watch.new_id();
+  constexpr std::int64_t kSoon = 20'000'000;
+  watch.set_alarm(late, clock.now() + 1000 * kSoon);
+  EXPECT_FALSE(readable(50));
+  watch.set_alarm(early, clock.now() + kSoon);
+  ASSERT_TRUE(readable(10'000));
+  EXPECT_TRUE(watch.poll(0).empty()) << "the timer is no socket";
+  EXPECT_EQ(watch.take_alarm(clock.now()), early);
+  EXPECT_EQ(watch.take_alarm(clock.now()), std::nullopt);
+  EXPECT_FALSE(readable(50)) << "the later alarm has not come";
+  watch.set_alarm(late, clock.now() + kSoon);  // an alarm moved to the front
+  ASSERT_TRUE(readable(10'000));
+  watch.set_alarm(late, kNever);  // gone before it was taken
+  EXPECT_TRUE(watch.poll(0).empty());
+  EXPECT_FALSE(readable(50));
 }
 
 TEST_F(RendezvousTest, WithoutListenerOrHandshakeThereIsNothingToDo) {
