@@ -13,84 +13,64 @@ namespace {
 
 constexpr const char* kLibraryName = "libcuda.so.1";
 
-class Finder {
- public:
-  explicit Finder(void* object) : object_(object) {}
-
-  template <typename Call>
-  bool want(const char* name, Call& call) {
-    call = reinterpret_cast<Call>(::dlsym(object_, name));
-    return call != nullptr;
-  }
-  template <typename Call>
-  void need(const char* name, Call& call) {
-    if (!want(name, call) && missing_ == nullptr) missing_ = name;
-  }
-  const char* missing() const { return missing_; }
-
- private:
-  void* object_;
-  const char* missing_ = nullptr;
-};
-
-void find_devices(Finder& finder, Library& calls) {
-  finder.need("cuInit", calls.init);
-  finder.need("cuDriverGetVersion", calls.driver_version);
-  finder.need("cuGetErrorName", calls.error_name);
-  finder.need("cuDeviceGetCount", calls.device_count);
-  finder.need("cuDeviceGet", calls.device_get);
+void find_devices(LibraryCalls& library, Library& calls) {
+  library.need("cuInit", calls.init);
+  library.need("cuDriverGetVersion", calls.driver_version);
+  library.need("cuGetErrorName", calls.error_name);
+  library.need("cuDeviceGetCount", calls.device_count);
+  library.need("cuDeviceGet", calls.device_get);
   // The second one tells the parts of a divided GPU apart.
-  if (!finder.want("cuDeviceGetUuid_v2", calls.device_uuid)) finder.need("cuDeviceGetUuid", calls.device_uuid);
-  finder.need("cuDeviceGetPCIBusId", calls.device_bus_id);
-  finder.need("cuDeviceGetAttribute", calls.device_attribute);
-  finder.need("cuDevicePrimaryCtxRetain", calls.primary_retain);
-  finder.need("cuDevicePrimaryCtxGetState", calls.primary_state);
-  finder.need("cuCtxPushCurrent_v2", calls.context_push);
-  finder.need("cuCtxPopCurrent_v2", calls.context_pop);
-  finder.need("cuCtxGetCurrent", calls.context_current);
-  finder.need("cuCtxGetStreamPriorityRange", calls.context_priorities);
-  finder.need("cuThreadExchangeStreamCaptureMode", calls.exchange_capture_mode);
+  if (!library.find("cuDeviceGetUuid_v2", calls.device_uuid)) library.need("cuDeviceGetUuid", calls.device_uuid);
+  library.need("cuDeviceGetPCIBusId", calls.device_bus_id);
+  library.need("cuDeviceGetAttribute", calls.device_attribute);
+  library.need("cuDevicePrimaryCtxRetain", calls.primary_retain);
+  library.need("cuDevicePrimaryCtxGetState", calls.primary_state);
+  library.need("cuCtxPushCurrent_v2", calls.context_push);
+  library.need("cuCtxPopCurrent_v2", calls.context_pop);
+  library.need("cuCtxGetCurrent", calls.context_current);
+  library.need("cuCtxGetStreamPriorityRange", calls.context_priorities);
+  library.need("cuThreadExchangeStreamCaptureMode", calls.exchange_capture_mode);
 }
 
-void find_memory(Finder& finder, Library& calls) {
-  finder.need("cuPointerGetAttributes", calls.pointer_attributes);
-  finder.need("cuIpcGetMemHandle", calls.ipc_get);
-  finder.need("cuIpcOpenMemHandle_v2", calls.ipc_open);
-  finder.need("cuIpcCloseMemHandle", calls.ipc_close);
-  finder.need("cuDeviceGetP2PAttribute", calls.p2p_attribute);
-  finder.need("cuMemGetAllocationGranularity", calls.memory_granularity);
-  finder.need("cuMemCreate", calls.memory_create);
-  finder.need("cuMemRetainAllocationHandle", calls.memory_retain);
-  finder.need("cuMemRelease", calls.memory_release);
-  finder.need("cuMemExportToShareableHandle", calls.memory_export);
-  finder.need("cuMemImportFromShareableHandle", calls.memory_import);
-  finder.need("cuMemGetAllocationPropertiesFromHandle", calls.memory_properties);
-  finder.need("cuMemAddressReserve", calls.address_reserve);
-  finder.need("cuMemAddressFree", calls.address_free);
-  finder.need("cuMemMap", calls.memory_map);
-  finder.need("cuMemUnmap", calls.memory_unmap);
-  finder.need("cuMemSetAccess", calls.memory_access);
-  finder.want("cuMemGetHandleForAddressRange", calls.range_handle);
-  finder.want("cuFlushGPUDirectRDMAWrites", calls.flush_rdma_writes);
-  finder.need("cuMemAlloc_v2", calls.device_allocate);
-  finder.need("cuMemFree_v2", calls.device_free);
-  finder.need("cuMemHostAlloc", calls.host_allocate);
-  finder.need("cuMemFreeHost", calls.host_free);
-  finder.need("cuMemHostRegister_v2", calls.host_register);
-  finder.need("cuMemHostUnregister", calls.host_unregister);
-  finder.need("cuMemHostGetDevicePointer_v2", calls.host_device_address);
+void find_memory(LibraryCalls& library, Library& calls) {
+  library.need("cuPointerGetAttributes", calls.pointer_attributes);
+  library.need("cuIpcGetMemHandle", calls.ipc_get);
+  library.need("cuIpcOpenMemHandle_v2", calls.ipc_open);
+  library.need("cuIpcCloseMemHandle", calls.ipc_close);
+  library.need("cuDeviceGetP2PAttribute", calls.p2p_attribute);
+  library.need("cuMemGetAllocationGranularity", calls.memory_granularity);
+  library.need("cuMemCreate", calls.memory_create);
+  library.need("cuMemRetainAllocationHandle", calls.memory_retain);
+  library.need("cuMemRelease", calls.memory_release);
+  library.need("cuMemExportToShareableHandle", calls.memory_export);
+  library.need("cuMemImportFromShareableHandle", calls.memory_import);
+  library.need("cuMemGetAllocationPropertiesFromHandle", calls.memory_properties);
+  library.need("cuMemAddressReserve", calls.address_reserve);
+  library.need("cuMemAddressFree", calls.address_free);
+  library.need("cuMemMap", calls.memory_map);
+  library.need("cuMemUnmap", calls.memory_unmap);
+  library.need("cuMemSetAccess", calls.memory_access);
+  library.find("cuMemGetHandleForAddressRange", calls.range_handle);
+  library.find("cuFlushGPUDirectRDMAWrites", calls.flush_rdma_writes);
+  library.need("cuMemAlloc_v2", calls.device_allocate);
+  library.need("cuMemFree_v2", calls.device_free);
+  library.need("cuMemHostAlloc", calls.host_allocate);
+  library.need("cuMemFreeHost", calls.host_free);
+  library.need("cuMemHostRegister_v2", calls.host_register);
+  library.need("cuMemHostUnregister", calls.host_unregister);
+  library.need("cuMemHostGetDevicePointer_v2", calls.host_device_address);
 }
 
-void find_streams(Finder& finder, Library& calls) {
-  finder.need("cuStreamCreateWithPriority", calls.stream_create);
-  finder.need("cuStreamDestroy_v2", calls.stream_destroy);
-  finder.need("cuStreamQuery", calls.stream_query);
-  finder.want("cuStreamBatchMemOp_v2", calls.stream_writes);
-  finder.need("cuMemcpyAsync", calls.copy);
-  finder.need("cuEventCreate", calls.event_create);
-  finder.need("cuEventDestroy_v2", calls.event_destroy);
-  finder.need("cuEventRecord", calls.event_record);
-  finder.need("cuEventQuery", calls.event_query);
+void find_streams(LibraryCalls& library, Library& calls) {
+  library.need("cuStreamCreateWithPriority", calls.stream_create);
+  library.need("cuStreamDestroy_v2", calls.stream_destroy);
+  library.need("cuStreamQuery", calls.stream_query);
+  library.find("cuStreamBatchMemOp_v2", calls.stream_writes);
+  library.need("cuMemcpyAsync", calls.copy);
+  library.need("cuEventCreate", calls.event_create);
+  library.need("cuEventDestroy_v2", calls.event_destroy);
+  library.need("cuEventRecord", calls.event_record);
+  library.need("cuEventQuery", calls.event_query);
 }
 
 }  // namespace
@@ -122,20 +102,18 @@ bool is_started(Look look) {
 
 Result<Library> load() {
   const KeepSignals keep;  // starting the driver may take signals over as well as loading it
-  void* const object = open_shared_library(kLibraryName);
-  if (object == nullptr) {
-    const char* const why = ::dlerror();
+  LibraryCalls library(kLibraryName);
+  if (!library) {
     return Error(Status::not_found, fmt::format("there is no {} here ({}): install the NVIDIA driver to use its GPUs",
-                                                kLibraryName, why == nullptr ? "unknown" : why));
+                                                kLibraryName, library.why()));
   }
   Library calls;
-  Finder finder(object);
-  find_devices(finder, calls);
-  find_memory(finder, calls);
-  find_streams(finder, calls);
-  if (finder.missing() != nullptr) {
+  find_devices(library, calls);
+  find_memory(library, calls);
+  find_streams(library, calls);
+  if (library.missing() != nullptr) {
     return Error(Status::unsupported, fmt::format("{} here has no {}: install a driver of CUDA 11.4 or later",
-                                                  kLibraryName, finder.missing()));
+                                                  kLibraryName, library.missing()));
   }
   if (const Code code = calls.init(0); code != kSuccess) {
     const char* name = nullptr;

@@ -87,4 +87,12 @@ void* open_shared_library(const char* name) {
   return ::dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 }
 
+LibraryCalls::LibraryCalls(const char* name) : object_(open_shared_library(name)) {
+  if (object_ != nullptr) return;
+  why_ = ::dlerror();
+  if (why_ == nullptr) why_ = "unknown";
+}
+
+void* LibraryCalls::address_of(const char* name) const { return ::dlsym(object_, name); }
+
 }  // namespace railyard

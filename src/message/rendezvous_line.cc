@@ -47,15 +47,15 @@ bool EpollSet::set(int socket, std::uint64_t id, std::uint32_t events, int opera
 std::span<const epoll_event> EpollSet::poll(int timeout_ms) {
   const int count = epoll_wait(epoll_.get(), events_.data(), kMostEvents, timeout_ms);
   const auto events = std::span(events_).first(count > 0 ? static_cast<std::size_t>(count) : 0);
-  const auto sockets =
-      std::ranges::partition(events, [](const epoll_event& event) { return event.data.u64 != kTimerId; });
-  if (sockets.empty()) return events;
+  const auto alarm =
+      std::partition(events.begin(), events.end(), [](const epoll_event& event) { return event.data.u64 != kTimerId; });
+  if (alarm == events.end()) return events;
   // The alarm itself is taken by the clock. Set anew where the clock is behind, or the alarm has gone.
   std::uint64_t times = 0;
   static_cast<void>(::read(timer_.get(), &times, sizeof(times)));
   timer_due_ = kNever;
   arm_timer();
-  return events.first(events.size() - sockets.size());
+  return events.first(static_cast<std::size_t>(alarm - events.begin()));
 }
 
 void EpollSet::arm_timer() {

@@ -28,6 +28,7 @@ void ConnectedRail::stop() {
   stopped_ = true;
   if (broken_ == 0) broken_ = FI_ESHUTDOWN;
   close_registrations();
+  running_out_.clear();
   links_.clear();
   end_names_.clear();
   inbound_.clear();

@@ -52,6 +52,7 @@ class ConnectedRail final : public OfiRail {
   static constexpr unsigned kIdleLook = 16;     ///< an idle data lane is looked at every so many polls
   static constexpr unsigned kWarmLooks = 1024;  ///< polls that it counts as busy after its last event
   static constexpr int kLastLooks = 16;         ///< at the listener before it is closed
+  static constexpr int kMostLastLooks = 10000;  ///< polls that a data lane has to come to its end
   static constexpr unsigned kSetUpLook = 4;     ///< polls between two looks at connections that are being made
   /// Injected messages in a row. The next one is a plain send: its completion says that all before it have gone out,
   /// so what a stalled peer leaves in the provider is bounded.
@@ -72,6 +73,7 @@ class ConnectedRail final : public OfiRail {
     std::array<End, kLanes> ends;
     std::vector<std::byte> peer;    ///< the name of the rail it leads to
     fid_ep* message_way = nullptr;  ///< where its messages go: its own control lane or an inbound link's
+    int last_looks = 0;             ///< since it was disconnected with its data lane in use
     InFlight in_flight;
   };
   struct EndName {
@@ -101,7 +103,9 @@ class ConnectedRail final : public OfiRail {
   Result<void> begin_end(OfiLink& link, Lane lane);
   void end_stands(const EndName& name);
   void lose(OfiLink& link, int error, bool refused);
-  void run_out(OfiLink& link);
+  bool begin_run_out(const OfiLink& link);
+  void run_out();
+  void close_ends(OfiLink& link);
   bool rides_on_inbound_link(const OfiLink& link) const;
   void choose_message_way(OfiLink& link);
 
@@ -148,6 +152,7 @@ class ConnectedRail final : public OfiRail {
   std::vector<std::byte> listener_name_;
   Sockets leftovers_;  ///< of requests that were half here when the listener was closed
   Links<OfiLink> links_{pending_};
+  std::vector<RemoteId> running_out_;  ///< links that were disconnected and whose data lane is coming to its end
   std::map<fid*, EndName> end_names_;
   InboundLinks<Accepted> inbound_{pending_};
   std::map<fid*, Accepted> accepted_;

@@ -100,6 +100,7 @@ std::size_t ConnectedRail::poll(std::span<Event> events) {
   if (turn_ % kSlowLook == 0) look_at_interface();
   if (turn_ % kSlowLook == 0 || (setting_up_ + links_.connecting() != 0 && turn_ % kSetUpLook == 0))
     look_at_connections();
+  if (!running_out_.empty()) run_out();
   std::size_t count = pending_.empty() ? 0 : pending_.take(events);
   if (!injected_.empty()) count += take_injected(events.subspan(count));
   // No queue starves another: one that found no room is first the next time, and is looked at in any case.

@@ -94,7 +94,13 @@ void ConnectedRail::disconnect(RemoteId remote) {
     while (Accepted* const one = inbound_.find(tag.id, same)) close_accepted(*one);
   }
   link.message_way = nullptr;
-  run_out(link);
+  links_.retire(link);
+  if (begin_run_out(link)) return running_out_.push_back(remote);
+  close_ends(link);
+}
+
+/// Ends a link that was disconnected: its contexts come out of `poll`, and its slot is free.
+void ConnectedRail::close_ends(OfiLink& link) {
   for (End& end : link.ends) {
     if (end.endpoint) end_names_.erase(&end.endpoint->fid);
     end.endpoint.reset();
@@ -108,20 +114,27 @@ void ConnectedRail::disconnect(RemoteId remote) {
   links_.release(link);
 }
 
-/// Lets the data lane come to its end before it is closed. libfabric's tcp provider (1.17) frees a read twice when its
+/// The data lane is to come to its end before it is closed. libfabric's tcp provider (1.17) frees a read twice when its
 /// endpoint is closed while the answer is half here, and from then on hands out one chunk of memory for every operation
 /// of the queue. When the connection itself ends first, the provider takes its other way out, which is sound. What
-/// is still to be read is no more than the socket's buffer holds.
-void ConnectedRail::run_out(OfiLink& link) {
-  constexpr int kMostTurns = 10000;
-  End& end = link.ends[index_of(Lane::data)];
-  if (end.outstanding == 0 || end.ended) return;
+/// is still to be read is no more than the socket's buffer holds. False: it may be closed at once.
+bool ConnectedRail::begin_run_out(const OfiLink& link) {
+  const End& end = link.ends[index_of(Lane::data)];
+  if (end.outstanding == 0 || end.ended) return false;
   const int socket = socket_of(*queues_[kLinkData], *end.endpoint);
-  if (socket < 0 || ::shutdown(socket, SHUT_RDWR) != 0) return;
-  for (int turn = 0; turn < kMostTurns && !end.ended; ++turn) {
-    drain(kLinkData);
-    look_at_connections();
-  }
+  return socket >= 0 && ::shutdown(socket, SHUT_RDWR) == 0;
+}
+
+/// One look for each poll: the provider reads a part of what is left each time.
+void ConnectedRail::run_out() {
+  look_at_connections();
+  drain(kLinkData);
+  std::erase_if(running_out_, [this](RemoteId remote) {
+    OfiLink& link = *links_[remote];
+    if (!link.ends[index_of(Lane::data)].ended && ++link.last_looks < kMostLastLooks) return false;
+    close_ends(link);
+    return true;
+  });
 }
 
 /// Over tcp, by the sockets that the provider uses: the one that carries the messages, and the data lane's.
