@@ -43,7 +43,7 @@ struct Settings {
   std::uint32_t ack_deadline_ms = 20;     ///< RAILYARD_ACK_DEADLINE_MS: least time before a link is suspected
   std::uint32_t peer_timeout_ms = 30000;  ///< RAILYARD_PEER_TIMEOUT_MS: silence after which a peer is lost
   std::string threads = "multiple";       ///< RAILYARD_THREADS: "single" skips every lock
-  std::string progress = "auto";    ///< RAILYARD_PROGRESS: thread, caller; auto: a thread where rails need polling
+  std::string progress = "auto";    ///< RAILYARD_PROGRESS: thread, caller; auto: a thread unless threads is single
   std::string wait = "auto";        ///< RAILYARD_WAIT: spin, yield, sleep; auto: one after the other
   std::string log = "warn";         ///< RAILYARD_LOG: error, warn, info, debug
   std::string log_format = "text";  ///< RAILYARD_LOG_FORMAT: text; json: an object for each message

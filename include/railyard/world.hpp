@@ -112,8 +112,8 @@ class World {
   /// Optional: memory is registered on first use otherwise, and where rails pin pages (verbs) with every use. Ends with
   /// `forget`.
   Result<void> remember(std::span<const std::byte> memory);
-  /// Drops cached registrations that overlap `memory`. Call before unmapping memory that puts or gets used, and with no
-  /// operation on it outstanding.
+  /// Drops cached registrations that overlap `memory`. Call before unmapping memory that puts or gets used. Operations
+  /// on it that are still outstanding fail; when this returns, nothing reads or writes the memory on their behalf.
   void forget(std::span<const std::byte> memory);
 
   /// Returns once every rank has entered (through the bootstrap: for set-up, not for inner loops; see Window::barrier).

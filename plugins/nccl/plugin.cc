@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "accelerator/waiting_kernels.hpp"
@@ -173,6 +175,18 @@ void Plugin::set_connecting(Device& device, const void* handle, bool connecting)
     device.connecting.insert(handle);
   else
     device.connecting.erase(handle);
+}
+
+Plugin::Contexts::~Contexts() {
+  std::vector<std::thread> others;
+  try {
+    for (std::size_t i = 1; i < size(); ++i)
+      others.emplace_back([context = std::move((*this)[i])]() mutable { context.reset(); });
+  } catch (const std::system_error&) {
+    // No thread is to be had: the rest ends one after the other.
+  }
+  clear();
+  for (std::thread& each : others) each.join();
 }
 
 Plugin::Contexts Plugin::take_unused(bool ending) {

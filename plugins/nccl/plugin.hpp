@@ -75,7 +75,13 @@ class Plugin {
 
  private:
   friend class Hold;
-  using Contexts = std::vector<std::unique_ptr<Context>>;
+  /// They end side by side: each may wait for the peers of its channels.
+  struct Contexts : std::vector<std::unique_ptr<Context>> {
+    Contexts() = default;
+    Contexts(Contexts&&) = default;
+    Contexts& operator=(Contexts&&) = default;
+    ~Contexts();
+  };
 
   Result<void> discover(const std::string& table);
   void announce(const std::string& table) const;

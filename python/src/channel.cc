@@ -81,8 +81,8 @@ std::unique_lock<std::mutex> PyChannel::take_turn() {
 }
 
 void PyChannel::let_others_in() const {
-  constexpr int kMostLooks = 1000;
-  for (int i = 0; i < kMostLooks && waiting_.load(std::memory_order_relaxed) > 0; ++i)
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+  while (waiting_.load(std::memory_order_relaxed) > 0 && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(std::chrono::microseconds(5));
 }
 

@@ -115,7 +115,7 @@ constexpr Descriptor kSettings[] = {
      "single multiple"},
     {"RAILYARD_PROGRESS", &Settings::progress, Kind::choice,
      "who moves things on while the program makes no call: nobody (caller) or a thread that sleeps while there is "
-     "nothing to do; auto: a thread where rails need polling and RAILYARD_THREADS is multiple",
+     "nothing to do; auto: a thread where RAILYARD_THREADS is multiple",
      0, 0, "auto caller thread"},
     {"RAILYARD_WAIT", &Settings::wait, Kind::choice,
      "how waits pass their time: poll without a break (spin), let others have the core (yield), or sleep in the kernel "

@@ -72,18 +72,25 @@ void ChannelState::take_memory_back() {
 
 /// Rails that still hold what the peer has had already let go of it by themselves, and soon. Only where that takes too
 /// long does it cost their links.
-void ChannelState::take_from_rails(memory::Region& region) {
+void ChannelState::take_from_rails(const std::shared_ptr<memory::Region>& region) {
   const auto look = [&] {
     if (!engine_.progress_lock().try_take()) return false;
-    const bool held = engine_.holds(region);
+    worker_->pass();
+    const bool is_held = held(region);
     engine_.progress_lock().give();
-    return !held;
+    return !is_held;
   };
   const std::int64_t began = engine_.clock().now();
   const bool let_go = engine_.wait_until(look, worker_->patience());
   if (!let_go) worker_->spend_patience(engine_.clock().now() - began);
   const transport::ProgressGuard hold(engine_.progress_lock());
-  engine_.revoke_registration(region);
+  if (!let_go && held(region)) log_info("rails have not let go of memory that is deregistered: it is taken from them");
+  engine_.revoke_registration(*region);
+}
+
+/// Whether a rail has something of it in hand. What does holds a reference.
+bool ChannelState::held(const std::shared_ptr<memory::Region>& region) const {
+  return region.use_count() > 1 && engine_.holds(*region);
 }
 
 /// Returns when nobody can touch the memory any more. A message under way that needs it ends the channel: NCCL gives
@@ -101,7 +108,7 @@ void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint3
     if (free) {
       region->settle();  // no receive waits for a message into it: all that the peer was allowed has happened
       // A message is done when the peer says so, and the rail that brought it there may not have let go of it yet.
-      if (!engine_.holds(*region)) region->revoke();
+      if (!held(region)) region->revoke();
     }
     if (flow_ != nullptr) {  // else the worker may have let go of this channel
       worker_->touch(*this);
@@ -110,7 +117,7 @@ void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint3
     if (region->revoked()) return region.reset();
   }
   if (!free) have_memory_back(unused);
-  take_from_rails(*region);
+  take_from_rails(region);
   const transport::ProgressGuard hold(engine_.progress_lock());
   region.reset();
 }

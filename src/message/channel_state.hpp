@@ -99,7 +99,8 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   template <typename Done>
   void have_memory_back(Done&& done);
   void take_memory_back();
-  void take_from_rails(memory::Region& region);
+  void take_from_rails(const std::shared_ptr<memory::Region>& region);
+  bool held(const std::shared_ptr<memory::Region>& region) const;
   bool tend_closing();
   bool may_leave();
   void drop_flow();

@@ -28,6 +28,13 @@ Clock& steady_clock() {
   return clock;
 }
 
+/// Of all contexts of the process.
+message::Patience& patience() {
+  static_assert(std::is_trivially_destructible_v<message::Patience>);
+  static constinit message::Patience shared;
+  return shared;
+}
+
 /// Each engine's thread may keep a core busy copying, beside the caller's own; beyond four the memory is the limit.
 /// NICs that move bytes by themselves leave nothing to share out: one engine, so that a peer is reached by one set of
 /// links.
@@ -67,6 +74,7 @@ Result<void> ContextState::start() {
     parts.rails = std::move(*rails);
     parts.identity = identity;
     parts.worker_index = worker_index;
+    parts.patience = &patience();
     if (auto filled = fill_random(std::as_writable_bytes(std::span(&parts.seed, 1))); !filled) return filled;
     auto worker = message::Worker::open(std::move(parts));
     if (!worker) return std::move(worker.error());

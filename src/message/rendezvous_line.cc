@@ -52,7 +52,7 @@ std::span<const epoll_event> EpollSet::poll(int timeout_ms) {
   if (alarm == events.end()) return events;
   // The alarm itself is taken by the clock. Set anew where the clock is behind, or the alarm has gone.
   std::uint64_t times = 0;
-  static_cast<void>(::read(timer_.get(), &times, sizeof(times)));
+  [[maybe_unused]] const ssize_t bytes = ::read(timer_.get(), &times, sizeof(times));
   timer_due_ = kNever;
   arm_timer();
   return events.first(static_cast<std::size_t>(alarm - events.begin()));

@@ -24,16 +24,17 @@ constexpr std::uint32_t kMostAttempts = 16;
 constexpr std::int64_t kLookEvery = 1'000'000;
 /// The same between two questions whether a peer that is waited for is still there.
 constexpr std::int64_t kAskEvery = 1'000'000'000;
-/// Nanoseconds that ends wait in all for peers that do not answer, until nobody has waited in vain for so long.
-constexpr std::int64_t kPatience = 1'000'000'000;
-constexpr std::int64_t kCalm = 10'000'000'000;
 /// Passes between two looks at the clock.
 constexpr std::uint32_t kPassesPerLook = 64;
 
 }  // namespace
 
 Worker::Worker(const WorkerParts& parts)
-    : settings_(parts.settings), identity_(parts.identity), worker_index_(parts.worker_index), random_(parts.seed) {}
+    : settings_(parts.settings),
+      identity_(parts.identity),
+      worker_index_(parts.worker_index),
+      random_(parts.seed),
+      patience_(parts.patience != nullptr ? parts.patience : &own_patience_) {}
 
 Result<std::shared_ptr<Worker>> Worker::open(WorkerParts parts) {
   std::shared_ptr<Worker> worker(new Worker(parts));
@@ -352,19 +353,11 @@ bool Worker::owes() {
   return std::ranges::any_of(channels_, [](const auto& entry) { return entry.second->owes(); });
 }
 
-// Relaxed: two that end at the same moment may both wait, side by side.
 std::int64_t Worker::patience() {
-  const std::int64_t most = std::min(kPatience, std::int64_t{settings_.timeout_ms} * 1'000'000);
-  if (engine_->clock().now() - patience_spent_at_.load(std::memory_order_relaxed) >= kCalm) {
-    patience_spent_.store(0, std::memory_order_relaxed);
-  }
-  return std::max<std::int64_t>(most - patience_spent_.load(std::memory_order_relaxed), 0);
+  return patience_->left(engine_->clock().now(), std::int64_t{settings_.timeout_ms} * 1'000'000);
 }
 
-void Worker::spend_patience(std::int64_t nanoseconds) {
-  patience_spent_.fetch_add(nanoseconds, std::memory_order_relaxed);
-  patience_spent_at_.store(engine_->clock().now(), std::memory_order_relaxed);
-}
+void Worker::spend_patience(std::int64_t nanoseconds) { patience_->spend(engine_->clock().now(), nanoseconds); }
 
 bool Worker::pass() {
   ask_after_peers();

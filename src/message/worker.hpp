@@ -17,6 +17,7 @@
 #include "base/identity.hpp"
 #include "base/random.hpp"
 #include "message/channel_state.hpp"
+#include "message/patience.hpp"
 #include "message/setup_messages.hpp"
 #include "railyard/settings.hpp"
 #include "transport/directory.hpp"
@@ -31,6 +32,7 @@ struct WorkerParts {
   Identity identity;               ///< of the context
   std::uint32_t worker_index = 0;  ///< which of its workers this is
   std::uint64_t seed = 0;          ///< of the names it makes up
+  Patience* patience = nullptr;    ///< shared with other workers of the same clock; null: its own
 };
 
 /// A channel that this side has asked for.
@@ -92,8 +94,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void note_leaving(int change) { leaving_.fetch_add(change, std::memory_order_relaxed); }
   /// Any thread: a channel that was closed has messages to deliver whose sends are done.
   bool owes();
-  /// Any thread: how long an end may wait for its peer to let go of memory by itself. Whoever has waited in vain says
-  /// so; for a while nobody waits as long again.
+  /// Any thread: how long an end may wait for its peer to let go of memory by itself (patience.hpp).
   std::int64_t patience();
   void spend_patience(std::int64_t nanoseconds);
   std::uint64_t channels_opened() const { return channels_opened_; }
@@ -139,8 +140,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::uint32_t passes_ = 0;
   std::atomic<ChannelState*> called_{nullptr};
   std::atomic<int> leaving_{0};
-  std::atomic<std::int64_t> patience_spent_{0};
-  std::atomic<std::int64_t> patience_spent_at_{INT64_MIN / 2};
+  Patience own_patience_;
+  Patience* patience_;
   std::uint64_t channels_opened_ = 0;
   std::uint64_t routes_opened_ = 0;
   std::uint64_t joins_refused_ = 0;

@@ -46,4 +46,15 @@ Result<void> Core::open(std::size_t flows) {
   return {};
 }
 
+void Core::note_stuck(const Segment& segment) {
+  rails.state(segment.operation->flow->route->links[segment.link].rail()).stuck = true;
+  rails_stuck = has_chores = true;
+}
+
+void Core::note_stuck(const Route& route) {
+  pools.for_each_segment_and_frame([&](const Segment& segment) {
+    if (segment.posted && segment.operation->flow->route == &route) note_stuck(segment);
+  });
+}
+
 }  // namespace railyard::transport

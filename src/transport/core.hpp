@@ -24,6 +24,10 @@
 
 namespace railyard::transport {
 
+/// How long, in nanoseconds, a rail may take to give back what a link that has ended held. One that does not is
+/// stopped: it may still read or write memory that its owner wants back, or that a lost peer's operations named.
+inline constexpr std::int64_t kMostReturn = 5'000'000'000;
+
 struct Core {
   /// `agenda`: what the loop has to do if nobody says anything.
   Core(EngineParts parts, std::function<Waiting::Agenda()> agenda);
@@ -50,6 +54,7 @@ struct Core {
   std::int64_t health_clock = 1;
   /// Something is there to do that rarely is: whoever has it says so, and the loop asks them all.
   bool has_chores = false;
+  bool rails_stuck = false;  ///< at least one (RailState::stuck); the loop stops them
 
   std::vector<std::shared_ptr<const void>> kept;  ///< outlives the rails, which may read it until they end
   RailSet rails;
@@ -63,6 +68,15 @@ struct Core {
 
   ProgressLock progress_lock;
   Waiting waiting;
+
+  /// Whether the rail holds that segment.
+  static bool carries(const RailState& rail, const Segment& segment) {
+    return segment.posted && segment.operation->flow->route->links[segment.link].rail() == rail.index;
+  }
+  /// The rail that has the segment has not given it back in time.
+  void note_stuck(const Segment& segment);
+  /// Those that have any of that route.
+  void note_stuck(const Route& route);
 };
 
 }  // namespace railyard::transport

@@ -138,9 +138,10 @@ std::size_t Engine::do_chores() {
   if (fence_requests_.any() && fence_requests_.answer()) ++happened;
   if (refusals_.any() && refusals_.tell()) ++happened;
   if (losses_.any() && losses_.end()) ++happened;
+  if (core_.rails_stuck) stop_stuck_rails();
   if (leaving_ != 0) retire();
   core_.has_chores = poster_.any_failed() || notices_.any() || fence_requests_.any() || refusals_.any() ||
-                     losses_.any() || leaving_ != 0;
+                     losses_.any() || core_.rails_stuck || leaving_ != 0;
   return happened;
 }
 

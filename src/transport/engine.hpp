@@ -104,8 +104,6 @@ class Engine {
   /// holds an operation of these flows. `cause` is the flow on whose behalf: the others are told that it was not their
   /// doing. Where the flow has failed already, that was told when it did.
   void begin_shut_out(Flow& cause, const std::string& why) { losses_.begin(*cause.route, why, &cause); }
-  /// The same, and runs passes until it is done.
-  void shut_out(Flow& cause, const std::string& why);
   /// Finds out whether a peer is still there, also where nothing was ever sent to it: if not, it is lost.
   void check_on(int peer);
   void check_on(Route& route) { probes_.check_on(route); }
@@ -121,6 +119,8 @@ class Engine {
   /// lost. Polls the rails: not from an Inbox or another handler. Frames of peers are kept out by `conceal`, first;
   /// what the region cache keeps of the memory is the caller's to have forgotten.
   void revoke(memory::Region& region);
+  /// The same for operations of our own that use these bytes, by whatever region.
+  void revoke(std::span<const std::byte> memory);
   /// The same for the sources of one flow's operations: its own alone, whoever else uses the same pages.
   void revoke(const Flow& flow);
   /// The same for operations that name this region: others may use the same pages by another.
@@ -207,8 +207,10 @@ class Engine {
   void retire();
   bool retire(Route& route);
   static void log_ended(const Flow& flow);
+  void withdraw_results(std::span<const std::byte> memory);
   void take_back(const std::function<bool(const Operation&)>& chosen);
   void take_back_segments(const std::function<bool(const Operation&)>& chosen);
+  void stop_stuck_rails();
 
   Core core_;
   Links links_{core_};

@@ -41,7 +41,10 @@ void Failover::on_rail_state(RailState& rail, bool down) {
   core_.trace.event({.kind = down ? EngineTrace::Kind::rail_down : EngineTrace::Kind::rail_up,
                      .rail = static_cast<std::uint16_t>(rail.index)});
   log_warn(rail.rail->in_log(), "its interface is {}", down ? "down" : "up again");
-  if (!down) return;
+  if (down) fail_links_of(rail);
+}
+
+void Failover::fail_links_of(const RailState& rail) {
   for (const auto& route : parts_.peers.registry().routes()) {
     for (Link& link : route->links) {
       if (link.rail() == rail.index) fail_link(*route, link, LossCause::local_down);

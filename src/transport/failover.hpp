@@ -36,6 +36,8 @@ class Failover {
   void fail_link(Route& route, Link& link, LossCause cause, const std::string& why = "");
   /// All that are up.
   void fail_links(Route& route, LossCause cause);
+  /// All of that rail.
+  void fail_links_of(const RailState& rail);
   /// Those that a post has failed on.
   void fail_broken();
 

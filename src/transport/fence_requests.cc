@@ -34,7 +34,7 @@ bool FenceRequests::answer(const Request& request) {
   Flow& flow = *request.flow;
   if (flow.failed.load(std::memory_order_relaxed)) return true;
   const fabric::LinkName id = RouteName::of_link(flow.route->name.in, request.ends.link);
-  if (!core_.rails[request.ends.remote_rail].fence({id, request.epoch}) || core_.health_clock < request.not_before)
+  if (!core_.rails.fence(request.ends.remote_rail, {id, request.epoch}) || core_.health_clock < request.not_before)
     return false;
 
   struct {

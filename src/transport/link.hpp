@@ -170,7 +170,7 @@ class Link {
 
   std::uint16_t rail_;
   std::uint16_t remote_rail_;
-  fabric::RemoteId remote_ = 0;
+  fabric::RemoteId remote_ = UINT32_MAX;  ///< that is none: it has never been connected
   std::uint32_t frames_in_flight_ = 0;
   std::uint32_t reports_in_flight_ = 0;
   std::uint64_t bytes_in_flight_ = 0;

@@ -24,7 +24,7 @@ enum class LinkEvent : std::uint8_t {
   proven,       ///< enough pings in a row
   lost,         ///< for any LossCause
   due,          ///< the time of its next attempt has come
-  unreachable,  ///< that attempt did not even begin
+  unreachable,  ///< that attempt, or the first connection, did not even begin
   ended,        ///< its route is over
 };
 inline constexpr std::size_t kLinkEvents = 8;
@@ -58,7 +58,7 @@ inline constexpr std::array<std::array<LinkStep, kLinkStates>, kLinkEvents> kSte
     /* proven      */ {{{connecting, none}, {up, none}, {suspect, none}, {down, none}, {up, rejoin}}},
     /* lost        */ {{{down, leave}, {down, leave}, {down, leave}, {down, none}, {down, retry}}},
     /* due         */ {{{connecting, none}, {up, none}, {suspect, none}, {trying, connect}, {trying, none}}},
-    /* unreachable */ {{{connecting, none}, {up, none}, {suspect, none}, {down, none}, {down, none}}},
+    /* unreachable */ {{{down, none}, {up, none}, {suspect, none}, {down, none}, {down, none}}},
     /* ended       */ {{{down, disconnect}, {down, disconnect}, {down, disconnect}, {down, none}, {down, disconnect}}},
 }};
 

@@ -13,8 +13,6 @@ namespace {
 constexpr std::uint32_t kEveryEpoch = UINT32_MAX;
 /// Attempts in a row that a peer's rail must refuse on every link: one may have crossed a fence.
 constexpr std::uint8_t kRefusalsToBelieve = 3;
-/// How long a rail may take to give back what a dropped link held. One that never does cannot hold up a loss for ever.
-constexpr std::int64_t kMostReturn = 2'000'000'000;
 
 }  // namespace
 
@@ -70,12 +68,14 @@ void Losses::part(Route& route) {
 void Losses::begin(Route& route, Loss loss) {
   if (route.over || route.loss.on) return;
   loss.on = true;
-  loss.since = loss.not_before = core_.clock->now();
+  const std::int64_t now = core_.clock->now();
+  loss.since = core_.health_clock;
+  loss.not_before = now;
   const fabric::Rail* inexact = nullptr;
   for (const InboundLink& inbound : route.inbound) {
     const auto& capabilities = core_.rails[inbound.rail].capabilities();
     if (capabilities.fencing != fabric::Fencing::timed) continue;
-    loss.not_before = std::max(loss.not_before, loss.since + capabilities.packet_lifetime);
+    loss.not_before = std::max(loss.not_before, now + capabilities.packet_lifetime);
     inexact = &core_.rails[inbound.rail];
   }
   if (inexact != nullptr && !loss.left)
@@ -103,10 +103,12 @@ bool Losses::end() {
 bool Losses::shut_out(Route& route) {
   bool done = core_.now >= route.loss.not_before;
   for (const InboundLink& inbound : route.inbound) {
-    done &= core_.rails[inbound.rail].fence({RouteName::of_link(route.name.in, inbound.link), kEveryEpoch});
+    done &= core_.rails.fence(inbound.rail, {RouteName::of_link(route.name.in, inbound.link), kEveryEpoch});
   }
   const bool held = std::ranges::any_of(route.flows, [](const Flow* flow) { return flow->posted != 0; });
-  return done && (!held || core_.now - route.loss.since >= kMostReturn);
+  if (!held) return done;
+  if (core_.health_clock - route.loss.since >= kMostReturn) core_.note_stuck(route);
+  return false;
 }
 
 void Losses::tell(Route& route) {

@@ -125,11 +125,18 @@ Result<void> Peers::connect_route(Route& route, const PeerAddress& peer, bool ne
   // There a GPU copies straight out of another's memory.
   if (route.in_memory) route.device_chunk = std::min(most, kDeviceChunk);
   route.links.reserve(pairs.size());
+  std::size_t dead = 0;
   for (const auto& [local, remote] : pairs) {
     const fabric::Capabilities& capabilities = core_.rails[local].capabilities();
     route.links.emplace_back(local, remote, capabilities.line_rate, most, limits);
     route.moved_by_us |= !capabilities.progresses_alone;
     if (auto connected = links_.connect(route, route.links.back(), peer); !connected) {
+      // A rail of ours that has died for good costs its link alone, as if it died later.
+      if (connected.status() == Status::rail_failed && ++dead < pairs.size()) {
+        log_info("{}", connected.error().text());
+        route.links.back().health.on(LinkEvent::unreachable);
+        continue;
+      }
       route.links.pop_back();
       links_.drop_all(route);
       route.links.clear();

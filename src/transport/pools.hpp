@@ -71,6 +71,12 @@ class Pools {
   }
   void give_buffer(memory::Buffer* buffer) { buffers_->give(buffer); }
 
+  /// Every segment there is, in use or not; those of frames too.
+  template <typename Visit>
+  void for_each_segment_and_frame(Visit&& visit) {
+    segments_.for_each(visit);
+    frames_.for_each([&](Operation& frame) { visit(frame.own); });
+  }
   /// Of those that are no frames, every one there is, in use or not.
   template <typename Visit>
   void for_each_operation(Visit&& visit) {

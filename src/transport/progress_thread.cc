@@ -16,13 +16,14 @@ namespace {
 constexpr std::int64_t kLook = 1'000'000;           ///< nanoseconds between two looks at callers
 constexpr std::int64_t kMostLook = 10'000'000;      ///< while one of them sleeps on the rails itself
 constexpr std::int64_t kLongestBlind = 20'000'000;  ///< between two polls of rails that wake nobody
-constexpr std::int64_t kSpin = 20'000;              ///< without news before it sleeps
-constexpr std::int64_t kHelp = 5'000'000;           ///< without news before it leaves the work to callers again
-constexpr std::uint32_t kTrial = 32;                ///< passes with news, after which it is judged whether it helps
-constexpr std::int64_t kWorthwhile = 2'000;         ///< nanoseconds of a pass that are worth sharing out
-constexpr std::int64_t kMostAway = 16'000'000;      ///< until the next trial, where one was for nothing
-constexpr std::int64_t kWatch = 3'000;              ///< without a caller's pass before it makes one, where watched
-constexpr int kPausesBetweenLooks = 16;             ///< the line with their number is theirs most of the time
+constexpr std::int64_t kLongestSleep = 500'000'000;
+constexpr std::int64_t kSpin = 20'000;          ///< without news before it sleeps
+constexpr std::int64_t kHelp = 5'000'000;       ///< without news before it leaves the work to callers again
+constexpr std::uint32_t kTrial = 32;            ///< passes with news, after which it is judged whether it helps
+constexpr std::int64_t kWorthwhile = 2'000;     ///< nanoseconds of a pass that are worth sharing out
+constexpr std::int64_t kMostAway = 16'000'000;  ///< until the next trial, where one was for nothing
+constexpr std::int64_t kWatch = 3'000;          ///< without a caller's pass before it makes one, where watched
+constexpr int kPausesBetweenLooks = 16;         ///< the line with their number is theirs most of the time
 
 }  // namespace
 
@@ -162,7 +163,7 @@ void ProgressThread::work() {
       clock.idle();
       continue;
     }
-    const Waiting::Slept slept = engine_.waiting().sleep(options_.longest_sleep, before + 1, insist, also);
+    const Waiting::Slept slept = engine_.waiting().sleep(kLongestSleep, before + 1, insist, also);
     if (slept == Waiting::Slept::others_are) return;
     insist = slept == Waiting::Slept::poll_first;
   }

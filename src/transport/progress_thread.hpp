@@ -26,8 +26,7 @@ class ProgressThread {
     bool shares_work = false;
     /// What must not wait for callers to be silent: called about once a millisecond while they are not.
     std::function<void()> meanwhile = {};
-    int descriptor = -1;                       ///< wakes it, like those of the rails
-    std::int64_t longest_sleep = 500'000'000;  ///< nanoseconds
+    int descriptor = -1;  ///< wakes it, like those of the rails
   };
   /// `pass` makes a pass of the engine if nobody else does, and says whether anything happened.
   ProgressThread(Engine& engine, std::function<bool()> pass, Options options);

@@ -45,6 +45,12 @@ void RailSet::stop() {
   for (const auto& rail : rails_) rail->stop();
 }
 
+void RailSet::stop(RailState& rail) {
+  rail.stuck = false;
+  rail.stopped = rail.down = true;
+  rail.rail->stop();
+}
+
 bool RailSet::all_read_since(std::uint64_t poll) const {
   return std::ranges::all_of(states_, [poll](const RailState& rail) { return rail.emptied > poll; });
 }

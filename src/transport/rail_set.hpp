@@ -24,6 +24,8 @@ struct RailState {
   std::uint32_t most_receives = 0;
   std::uint64_t emptied = 0;  ///< the last poll of all rails that left nothing in this one
   bool down = false;
+  bool stuck = false;    ///< it has not given back what a link that has ended held: to be stopped
+  bool stopped = false;  ///< for that reason: it touches no memory and carries nothing any more
   RailStatistics statistics;
 };
 
@@ -35,6 +37,12 @@ class RailSet {
   Result<void> open(std::uint32_t batch, std::size_t held);
   /// From here on no rail touches a buffer or a context.
   void stop();
+  /// The same for one of them. What it had never comes out of its poll.
+  static void stop(RailState& rail);
+  /// A fence of that rail's (fabric::Rail::fence); one that is stopped has let go of everything.
+  bool fence(std::size_t index, fabric::LinkTag tag) const {
+    return states_[index].stopped || rails_[index]->fence(tag);
+  }
 
   std::size_t size() const { return states_.size(); }
   fabric::Rail& operator[](std::size_t index) const { return *rails_[index]; }

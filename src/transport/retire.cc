@@ -5,12 +5,6 @@
 #include "transport/engine.hpp"
 
 namespace railyard::transport {
-namespace {
-
-/// Passes of a caller that waits until a peer is shut out.
-constexpr int kMostTurns = 10000;
-
-}  // namespace
 
 void Engine::log_ended(const Flow& flow) {
   log_debug("flow {} to {}: ended, {} operations completed", flow.id, flow.route->who,
@@ -58,7 +52,10 @@ void Engine::retire() {
 
 bool Engine::retire(Route& route) {
   if (!route.closing || !route.flows.empty() || route.loss.on) return false;
-  if (std::ranges::any_of(route.links, [](const Link& link) { return link.reports_in_flight() != 0; })) return false;
+  const auto reports = [this](const Link& link) {
+    return link.reports_in_flight() != 0 && !core_.rails.state(link.rail()).stopped;
+  };
+  if (std::ranges::any_of(route.links, reports)) return false;
   watched_.forget(route);
   poster_.forget(route);
   notices_.forget(route);
@@ -67,14 +64,6 @@ bool Engine::retire(Route& route) {
   }
   --leaving_;
   return true;
-}
-
-void Engine::shut_out(Flow& cause, const std::string& why) {
-  const Route& route = *cause.route;
-  begin_shut_out(cause, why);
-  for (int turn = 0; turn < kMostTurns && route.loss.on; ++turn) {
-    if (!progress()) core_.clock->idle();
-  }
 }
 
 }  // namespace railyard::transport

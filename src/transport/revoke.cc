@@ -9,9 +9,6 @@
 namespace railyard::transport {
 namespace {
 
-/// Looks at the rails until each has given back what a link that was disconnected held.
-constexpr int kMostLooks = 100000;
-
 bool overlap(const std::byte* first, std::uint64_t bytes, std::span<const std::byte> memory) {
   // As numbers: the two may have nothing to do with each other.
   const auto begin = reinterpret_cast<std::uintptr_t>(first);
@@ -37,14 +34,23 @@ bool Engine::holds(const memory::Region& region) {
 
 void Engine::revoke(memory::Region& region) {
   if (region.revoked()) return;
+  withdraw_results(region.memory());
+  take_back([&](const Operation& operation) { return uses(operation, region); });
+  region.revoke();
+}
+
+void Engine::revoke(std::span<const std::byte> memory) {
+  withdraw_results(memory);
+  take_back([&](const Operation& operation) { return overlap(operation.local, operation.bytes, memory); });
+}
+
+/// Values that were fetched are not written there.
+void Engine::withdraw_results(std::span<const std::byte> memory) {
   Slots& slots = completions_.slots();
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
     Slots::Content& content = slots.content(slot);
-    if (overlap(static_cast<const std::byte*>(content.before), content.width, region.memory()))
-      content.withdrawn = true;
+    if (overlap(static_cast<const std::byte*>(content.before), content.width, memory)) content.withdrawn = true;
   }
-  take_back([&](const Operation& operation) { return uses(operation, region); });
-  region.revoke();
 }
 
 void Engine::revoke(const Flow& flow) {
@@ -82,13 +88,30 @@ void Engine::take_back_segments(const std::function<bool(const Operation&)>& cho
     links_.drop(link);  // where nobody is left who would have it made anew
   }
   const auto held = [](const Segment* segment) { return segment->posted; };
-  for (int look = 0; std::ranges::any_of(waiting, held); ++look) {
-    if (look == kMostLooks) {
-      log_error("memory is taken back though {} chunks of it did not come back from their rails",
-                std::ranges::count_if(waiting, held));
-      return;
-    }
+  for (const std::int64_t began = core_.clock->now();
+       std::ranges::any_of(waiting, held) && core_.clock->now() - began < kMostReturn;)
     if (poll_once() == 0) core_.clock->idle();
+  for (const Segment* segment : waiting)
+    if (segment->posted) core_.note_stuck(*segment);
+  if (core_.rails_stuck) stop_stuck_rails();
+}
+
+/// A rail that does not let go of what a link that has ended held may still read or write it. Stopping the rail is what
+/// remains: it touches no memory from then on, and what it carried goes over the others.
+void Engine::stop_stuck_rails() {
+  core_.rails_stuck = false;
+  for (std::size_t index = 0; index < core_.rails.size(); ++index) {
+    RailState& rail = core_.rails.state(index);
+    if (!rail.stuck) continue;
+    log_error(rail.rail->in_log(), "does not let go of memory that a link which has ended used: the rail is stopped");
+    RailSet::stop(rail);
+    failover_.fail_links_of(rail);
+    std::vector<Segment*> carried;
+    core_.pools.for_each_segment_and_frame([&](Segment& segment) {
+      if (core_.carries(rail, segment)) carried.push_back(&segment);
+    });
+    for (Segment* segment : carried)
+      if (segment->posted) failover_.on_failed(*segment, fabric::Blame::link, "its rail was stopped");
   }
 }
 

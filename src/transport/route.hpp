@@ -69,8 +69,9 @@ struct Loss {
   bool left = false;            ///< the peer said so itself: no loss
   std::string why;              ///< for messages
   const Flow* cause = nullptr;  ///< on whose behalf: compared, never followed
-  std::int64_t since = 0;       ///< on the clock itself, like `not_before`
-  std::int64_t not_before = 0;  ///< until when packets of a rail with timed fences may be under way
+  std::int64_t since = 0;       ///< on the health clock: only while somebody polls can a rail give anything back
+  std::int64_t not_before =
+      0;  ///< on the clock itself: until when packets of a rail with timed fences may be under way
 };
 
 struct Route {

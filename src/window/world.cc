@@ -76,9 +76,8 @@ void WorldState::begin_tracing(const Settings& settings) {
 
 void WorldState::start_progress_thread() {
   const Settings& settings = engine->settings();
-  const bool polled = std::ranges::any_of(
-      engine->rails(), [](const fabric::Rail* rail) { return !rail->capabilities().progresses_alone; });
-  const bool by_itself = settings.progress == "auto" && settings.threads != "single" && polled;
+  // Also where NICs move the bytes by themselves: peers want their acknowledgements and the answers to their questions.
+  const bool by_itself = settings.progress == "auto" && settings.threads != "single";
   if (settings.progress != "thread" && !by_itself) {
     log_debug("progress: no thread, callers make it; waits: {}", settings.wait);
     return;
@@ -256,6 +255,7 @@ Result<void> World::remember(std::span<const std::byte> memory) {
 void World::forget(std::span<const std::byte> memory) {
   const transport::ProgressGuard hold(state_->engine->progress_lock());
   state_->engine->cache().forget(memory);
+  state_->engine->revoke(memory);
 }
 
 Result<void> World::barrier(Deadline deadline) {

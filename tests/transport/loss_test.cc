@@ -37,6 +37,22 @@ TEST_F(LossTest, ALostPeerIsToldOnlyWhenNothingOfItsCanLandAnyMore) {
   EXPECT_EQ(engine_->statistics().peers_lost, 1U);
 }
 
+TEST_F(LossTest, ARailThatKeepsWhatItWasGivenIsStoppedBeforeALossIsTold) {
+  open(2);
+  for (auto* rail : rails_) rail->complete_at_once = false;
+  put_four_chunks();
+  rails_[1]->keeps_contexts = true;
+  kill_peer();
+  EXPECT_FALSE(flow_->failed.load()) << "a rail may still read the memory of its operations";
+  EXPECT_EQ(rails_[1]->stops, 0);
+  pass(static_cast<int>(kMostReturn / kMillisecond) + 100);
+  EXPECT_EQ(rails_[1]->stops, 1);
+  EXPECT_EQ(rails_[0]->stops, 0);
+  EXPECT_TRUE(flow_->failed.load());
+  EXPECT_EQ(flow_->posted, 0U);
+  EXPECT_EQ(engine_->outstanding(), 0U);
+}
+
 TEST_F(LossTest, ATimedFenceIsWaitedOutBeforeALossIsTold) {
   open(2);
   rails_[0]->capabilities_.fencing = fabric::Fencing::timed;

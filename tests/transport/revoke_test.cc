@@ -174,5 +174,41 @@ TEST_F(RevokeTest, AFetchedValueIsNotWrittenIntoMemoryThatIsGone) {
   EXPECT_EQ(engine_->outstanding(), 0U);
 }
 
+TEST_F(RevokeTest, OperationsOnBytesThatAreForgottenFailAndTheOthersDoNot) {
+  open(1);
+  const std::uint64_t bad = put(mine(kChunk));
+  const std::uint64_t good = put(bulk(kChunk));
+  engine_->revoke(std::span<const std::byte>(mine_).first(8));
+  EXPECT_EQ(held(), 0U) << "the link that carried it is made anew";
+  fenced(0, 0, 0, 0, 0);
+  pass(1);
+  EXPECT_EQ(cause_of(bad), FailureCause::deregistered);
+  EXPECT_EQ(cause_of(good), FailureCause::none);
+}
+
+TEST_F(RevokeTest, ARailThatDoesNotLetGoIsStoppedAndTheOthersCarryOn) {
+  open(2);
+  rails_[1]->keeps_contexts = true;
+  const std::uint64_t bad = put(mine(kChunk));    // on link 1
+  const std::uint64_t good = put(bulk(kChunk));   // on link 0
+  const std::uint64_t other = put(bulk(kChunk));  // on link 1
+  engine_->revoke(*region_);
+  EXPECT_EQ(rails_[1]->stops, 1) << "it might still read the memory";
+  EXPECT_EQ(rails_[0]->stops, 0);
+  pass(1);
+  complete(0, rails_[0]->writes[0].context, fabric::Event::Kind::written);
+  fenced(1, 0, 0, 0b010, 0);
+  pass(2);
+  ASSERT_EQ(rails_[0]->writes.size(), 2U) << "what the stopped rail had goes over the other";
+  acknowledge(3);
+  EXPECT_EQ(flow_->completed.load(), other);
+  EXPECT_EQ(cause_of(bad), FailureCause::deregistered);
+  EXPECT_EQ(cause_of(good), FailureCause::none);
+  EXPECT_EQ(cause_of(other), FailureCause::none);
+  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_FALSE(engine_->holds(*region_));
+  EXPECT_EQ(flow_->posted, 2U) << "the replay, and what says that one has failed";
+}
+
 }  // namespace
 }  // namespace railyard::transport

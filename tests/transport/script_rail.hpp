@@ -50,6 +50,7 @@ class ScriptRail final : public fabric::Rail {
   std::string fabric() const override { return "script"; }
   std::vector<std::byte> address() const override { return {std::byte{1}}; }
   Result<fabric::RemoteId> connect(std::span<const std::byte>, fabric::LinkTag tag) override {
+    if (dead) return Error(Status::rail_failed, "the test says so");
     connects.push_back(tag);
     return next_remote_++;
   }
@@ -113,6 +114,7 @@ class ScriptRail final : public fabric::Rail {
     return count;
   }
   bool quiet() const override { return quiet_answer; }
+  void stop() override { ++stops; }
   void ring() override { ++rings; }
   std::string describe_error(int error) const override { return "scripted error " + std::to_string(error); }
   std::string failure() const override { return "scripted failure"; }
@@ -168,6 +170,8 @@ class ScriptRail final : public fabric::Rail {
   };
   fabric::Post answer = fabric::Post::posted;
   bool complete_at_once = true;
+  int stops = 0;
+  bool dead = false;            ///< nothing can be connected by it any more
   bool keeps_contexts = false;  ///< what a disconnect ends comes out of `poll` when the test says so
   bool fence_answer = true;
   bool quiet_answer = false;

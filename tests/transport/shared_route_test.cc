@@ -261,6 +261,22 @@ TEST_F(SharedRoute, FramesThatAFailedFlowHeldAreUsedAgain) {
   EXPECT_EQ(rails_[0]->registrations, registrations) << "memory for more and more of them was registered";
 }
 
+TEST_F(SharedRoute, ARailThatHasDiedCostsANewRouteItsLinkAlone) {
+  open(2);
+  rails_[1]->dead = true;
+  Recorder elsewhere;
+  Route* const route = open_route(2);
+  ASSERT_NE(route, nullptr);
+  EXPECT_TRUE(route->links[0].up());
+  EXPECT_FALSE(route->links[1].up());
+  Flow* const other = open_flow(elsewhere, 300, route);
+  const std::size_t before = rails_[0]->sends.size();
+  ASSERT_TRUE(send(*other));
+  pass();
+  EXPECT_EQ(rails_[0]->sends.size(), before + 1);
+  EXPECT_EQ(elsewhere.failures, 0);
+}
+
 TEST_F(SharedRoute, T9ALostPeerIsToldToEveryFlowOfItsRouteOnceAndToNoOther) {
   open(1);
   Flow* const busy = open_flow(one_, 100);
@@ -268,8 +284,9 @@ TEST_F(SharedRoute, T9ALostPeerIsToldToEveryFlowOfItsRouteOnceAndToNoOther) {
   Recorder elsewhere;
   Flow* const other = open_flow(elsewhere, 300, open_route(2));
   ASSERT_TRUE(send(*busy));
-  engine_->shut_out(*busy, "it did not answer");
-  engine_->shut_out(*idle, "it did not answer, again");
+  engine_->begin_shut_out(*busy, "it did not answer");
+  pass();
+  engine_->begin_shut_out(*idle, "it did not answer, again");
   pass();
   EXPECT_EQ(one_.failures, 1);
   EXPECT_EQ(two_.failures, 1);

@@ -126,7 +126,8 @@ TEST_F(EngineTraceTest, AFenceForAPeerAndItsLossAreEvents) {
   rails_[1]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkEnds{0, 0, 0}.pack()}));
   pass(3);
   EXPECT_GE(first(look(), TraceKind::fence), 0);
-  engine_->shut_out(*flow_, "the test says so");
+  engine_->begin_shut_out(*flow_, "the test says so");
+  pass(3);
   const auto seen = look();
   EXPECT_GE(first(seen, TraceKind::peer_lost), 0);
   ASSERT_EQ(seen.operations.size(), 1U);

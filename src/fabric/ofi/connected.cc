@@ -25,6 +25,7 @@ ConnectedRail::~ConnectedRail() {
 
 void ConnectedRail::stop() {
   if (stopped_) return;
+  while (broken_ == 0 && !running_out_.empty()) run_out();  // each within its time
   stopped_ = true;
   if (broken_ == 0) broken_ = FI_ESHUTDOWN;
   close_registrations();

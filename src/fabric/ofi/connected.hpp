@@ -49,11 +49,11 @@ class ConnectedRail final : public OfiRail {
   void stop() override;
 
  private:
-  static constexpr unsigned kIdleLook = 16;     ///< an idle data lane is looked at every so many polls
-  static constexpr unsigned kWarmLooks = 1024;  ///< polls that it counts as busy after its last event
-  static constexpr int kLastLooks = 16;         ///< at the listener before it is closed
-  static constexpr int kMostLastLooks = 10000;  ///< polls that a data lane has to come to its end
-  static constexpr unsigned kSetUpLook = 4;     ///< polls between two looks at connections that are being made
+  static constexpr unsigned kIdleLook = 16;                 ///< an idle data lane is looked at every so many polls
+  static constexpr unsigned kWarmLooks = 1024;              ///< polls that it counts as busy after its last event
+  static constexpr int kLastLooks = 16;                     ///< at the listener before it is closed
+  static constexpr std::int64_t kMostRunOut = 100'000'000;  ///< nanoseconds that a data lane has to come to its end
+  static constexpr unsigned kSetUpLook = 4;  ///< polls between two looks at connections that are being made
   /// Injected messages in a row. The next one is a plain send: its completion says that all before it have gone out,
   /// so what a stalled peer leaves in the provider is bounded.
   static constexpr unsigned kMostInjected = 15;
@@ -71,9 +71,9 @@ class ConnectedRail final : public OfiRail {
   };
   struct OfiLink : Link {
     std::array<End, kLanes> ends;
-    std::vector<std::byte> peer;    ///< the name of the rail it leads to
-    fid_ep* message_way = nullptr;  ///< where its messages go: its own control lane or an inbound link's
-    int last_looks = 0;             ///< since it was disconnected with its data lane in use
+    std::vector<std::byte> peer;     ///< the name of the rail it leads to
+    fid_ep* message_way = nullptr;   ///< where its messages go: its own control lane or an inbound link's
+    std::int64_t run_out_until = 0;  ///< it was disconnected with its data lane in use
     InFlight in_flight;
   };
   struct EndName {
@@ -105,7 +105,8 @@ class ConnectedRail final : public OfiRail {
   void lose(OfiLink& link, int error, bool refused);
   bool begin_run_out(const OfiLink& link);
   void run_out();
-  void close_ends(OfiLink& link);
+  void close_end(End& end, QueueName queue);
+  void close_last(OfiLink& link);
   bool rides_on_inbound_link(const OfiLink& link) const;
   void choose_message_way(OfiLink& link);
 

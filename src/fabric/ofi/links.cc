@@ -95,18 +95,23 @@ void ConnectedRail::disconnect(RemoteId remote) {
   }
   link.message_way = nullptr;
   links_.retire(link);
-  if (begin_run_out(link)) return running_out_.push_back(remote);
-  close_ends(link);
+  close_end(link.ends[index_of(Lane::control)], kMessages);
+  if (begin_run_out(link)) {
+    link.run_out_until = SteadyClock().now() + kMostRunOut;
+    return running_out_.push_back(remote);
+  }
+  close_last(link);
 }
 
-/// Ends a link that was disconnected: its contexts come out of `poll`, and its slot is free.
-void ConnectedRail::close_ends(OfiLink& link) {
-  for (End& end : link.ends) {
-    if (end.endpoint) end_names_.erase(&end.endpoint->fid);
-    end.endpoint.reset();
-  }
-  drain(kMessages);
-  drain(kLinkData);
+void ConnectedRail::close_end(End& end, QueueName queue) {
+  if (end.endpoint) end_names_.erase(&end.endpoint->fid);
+  end.endpoint.reset();
+  drain(queue);
+}
+
+/// The end of a link that was disconnected: its contexts come out of `poll`, and its slot is free.
+void ConnectedRail::close_last(OfiLink& link) {
+  close_end(link.ends[index_of(Lane::data)], kLinkData);
   // What the provider dropped without a word.
   for (const Lane lane : {Lane::control, Lane::data})
     outstanding_[index_of(lane)] -= link.ends[index_of(lane)].outstanding;
@@ -129,10 +134,12 @@ bool ConnectedRail::begin_run_out(const OfiLink& link) {
 void ConnectedRail::run_out() {
   look_at_connections();
   drain(kLinkData);
-  std::erase_if(running_out_, [this](RemoteId remote) {
+  const std::int64_t now = SteadyClock().now();
+  std::erase_if(running_out_, [&](RemoteId remote) {
     OfiLink& link = *links_[remote];
-    if (!link.ends[index_of(Lane::data)].ended && ++link.last_looks < kMostLastLooks) return false;
-    close_ends(link);
+    const End& end = link.ends[index_of(Lane::data)];
+    if (end.outstanding != 0 && !end.ended && now < link.run_out_until) return false;
+    close_last(link);
     return true;
   });
 }

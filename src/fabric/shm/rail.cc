@@ -60,8 +60,7 @@ Result<Identity> parse_address(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-ShmRail::ShmRail(const Options& options)
-    : options_(options), registrations_(static_cast<std::uint32_t>(random_word())), receives_(kDepth) {}
+ShmRail::ShmRail(const Options& options) : options_(options), receives_(kDepth) {}
 
 Result<std::unique_ptr<ShmRail>> ShmRail::open(const Options& options) {
   std::unique_ptr<ShmRail> rail(new ShmRail(options));
@@ -347,7 +346,7 @@ Result<Registration> ShmRail::register_memory(std::span<std::byte> memory, Acces
     registration.descriptor[static_cast<std::size_t>(Lane::data)] = *device;
   }
   if (!access.remote) return registration;
-  registration.key = registrations_.add(memory, access.device);
+  registration.key = registrations_.add(memory, access.device, static_cast<std::uint32_t>(random_word()));
   registration.id[static_cast<std::size_t>(Lane::data)] = 1;
   return registration;
 }

@@ -8,23 +8,22 @@
 
 namespace railyard::fabric::shm {
 
-/// A key is a slot in the table and how often it was used. Counting begins at a random number, so that a key of an
-/// earlier rail hardly ever names something.
+/// A key is a slot in the table and a random number of its own for each use: one key says nothing of another, and those
+/// of an earlier rail hardly ever name something.
 class Registrations {
  public:
-  explicit Registrations(std::uint32_t first_use) : first_use_(first_use) {}
-
-  /// `device`: of which GPU; -1: host memory.
-  std::uint64_t add(std::span<std::byte> memory, int device) {
+  /// `random`: the key's own. `device`: of which GPU; -1: host memory.
+  std::uint64_t add(std::span<std::byte> memory, int device, std::uint32_t random) {
     std::uint32_t slot = static_cast<std::uint32_t>(entries_.size());
     if (free_.empty()) {
-      entries_.push_back({{}, first_use_, -1, false});
+      entries_.emplace_back();
     } else {
       slot = free_.back();
       free_.pop_back();
     }
     Entry& entry = entries_[slot];
     entry.memory = memory;
+    entry.use = random == entry.use ? ~random : random;  // never the one before
     entry.device = device;
     entry.live = true;
     return std::uint64_t{entry.use} << 32U | slot;
@@ -34,7 +33,6 @@ class Registrations {
   void remove(std::uint64_t key) {
     if (Entry* const entry = live(key)) {
       entry->live = false;
-      ++entry->use;
       free_.push_back(static_cast<std::uint32_t>(key));
     }
   }
@@ -74,7 +72,6 @@ class Registrations {
     return entry.live && entry.use == key >> 32U ? &entry : nullptr;
   }
 
-  std::uint32_t first_use_;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_;
 };
