@@ -227,6 +227,19 @@ TEST_P(ConnectedLink, EndedInTheMiddleOfAReadHarmsNoOther) {
   }
 }
 
+TEST_P(ConnectedLink, ARailMayStopWhileALinkEndsInTheMiddleOfAReadAndLetsGoOfItsMemory) {
+  ASSERT_TRUE(delivers());
+  PostContext half;
+  ASSERT_EQ(insist([&] { return read(half, 1 << 20); }), Post::posted);
+  pump_until([n = 0]() mutable { return n++ == 2; });
+  a_.rail->disconnect(a_.peer);
+  a_.rail->stop();
+  std::ranges::fill(a_.memory, std::byte{7});
+  pump_until([n = 0]() mutable { return n++ == 200; });
+  EXPECT_TRUE(std::ranges::all_of(a_.memory, [](std::byte each) { return each == std::byte{7}; }));
+  stop_first_ = true;
+}
+
 TEST_P(ConnectedLink, AnEndIsToldToTheTarget) {
   ASSERT_TRUE(delivers());
   a_.rail->disconnect(a_.peer);
