@@ -14,6 +14,7 @@
 
 #include "base/bytes.hpp"
 #include "base/log.hpp"
+#include "base/shared_library.hpp"
 #include "bootstrap/pmix_library.hpp"
 #include "bootstrap/protocol.hpp"
 
@@ -266,6 +267,12 @@ Result<int> job_size(const PmixLibrary& pmix, const pmix_proc_t& self, const pmi
   return static_cast<int>(size);
 }
 
+/// It loads PMIx's plugins.
+pmix_status_t initialize(const PmixLibrary& pmix, pmix_proc_t& self) {
+  const KeepSignals keep;
+  return pmix.init(&self, nullptr, 0);
+}
+
 }  // namespace
 
 bool started_by_pmix() { return getenv("PMIX_RANK") != nullptr && getenv("PMIX_NAMESPACE") != nullptr; }
@@ -276,7 +283,7 @@ Result<std::unique_ptr<Bootstrap>> open_pmix(std::int64_t timeout_ns) {
   const PmixLibrary& pmix = **loaded;
   pmix_proc_t self;
   std::memset(&self, 0, sizeof(self));
-  if (const pmix_status_t status = pmix.init(&self, nullptr, 0); status != PMIX_SUCCESS) {
+  if (const pmix_status_t status = initialize(pmix, self); status != PMIX_SUCCESS) {
     return Error(Status::not_found,
                  fmt::format("no PMIx server answers ({}): start the ranks with mpirun, prun or srun --mpi=pmix",
                              pmix.error_string(status)));

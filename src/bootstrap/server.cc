@@ -32,7 +32,7 @@ constexpr std::int64_t kDrainNs = 5'000'000'000;
 /// At most so much work for one connection or for newcomers before the others get their turn.
 constexpr std::size_t kReadBytes = 64 * 1024;
 constexpr int kAcceptsPerPass = 64;
-/// With no descriptor left for newcomers, how long to wait for one.
+/// With no descriptor or slot left for newcomers, how long to wait for one.
 constexpr std::int64_t kAcceptPauseNs = 200'000'000;
 
 // Marks in epoll_data, beyond any connection's id.
@@ -168,6 +168,7 @@ class Server::Loop {
 
   void accept_some() {
     for (int i = 0; i < kAcceptsPerPass && listener_; ++i) {
+      if (!core_.has_room(clock_.now())) return pause_accepting();
       sockaddr_storage name{};
       socklen_t length = sizeof(name);
       Fd socket(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&name), &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -175,7 +176,7 @@ class Server::Loop {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
         const int code = errno;
-        if (!core_.drop_oldest_unauthenticated()) return pause_accepting(code);
+        if (!core_.drop_unauthenticated()) return run_out(code);
         close_dropped();
         continue;
       }
@@ -184,14 +185,20 @@ class Server::Loop {
       watch(socket.get(), EPOLLIN, id, EPOLL_CTL_ADD);
       connections_.emplace(id, Connection{std::move(socket)});
       close_dropped();
+      // Its hello mostly came with it. Once that is read, the next newcomer does not push it out.
+      read_some(id);
     }
   }
 
-  void pause_accepting(int code) {
+  void run_out(int code) {
     if (complaints_.allow(clock_.now())) {
       log_warn("the rendezvous at {} cannot take more connections: {}; raise the limit of open files (ulimit -n)",
                address_.text(), std::strerror(code));
     }
+    pause_accepting();
+  }
+
+  void pause_accepting() {
     watch(listener_.get(), 0, kListenerMark, EPOLL_CTL_MOD);
     accept_paused_until_ = clock_.now() + kAcceptPauseNs;
   }

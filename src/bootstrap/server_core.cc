@@ -36,27 +36,46 @@ ServerCore::ServerCore(ServerCoreOptions options) : options_(std::move(options))
   job_.refused.resize(static_cast<std::size_t>(options_.size));
 }
 
+bool ServerCore::has_room(std::int64_t now_ns) const {
+  return with_deadline() < options_.most_unauthenticated || who_makes_room(now_ns, kLeastStayNs).has_value();
+}
+
 ConnectionId ServerCore::connected(const std::string& peer, std::int64_t now_ns) {
-  while (limited_.size() >= options_.most_unauthenticated && drop_oldest_unauthenticated()) {
+  if (with_deadline() >= options_.most_unauthenticated) {
+    if (const auto dropped = who_makes_room(now_ns, kLeastStayNs)) drop(*dropped);
   }
   const ConnectionId id = ++last_id_;
   Connection& connection = connections_.try_emplace(id, peer).first->second;
+  connection.since_ns = now_ns;
   connection.deadline_ns = now_ns + options_.handshake_timeout_ns;
-  limited_.insert(id);
+  expendable_.insert(id);
   return id;
 }
 
-bool ServerCore::drop_oldest_unauthenticated() {
-  if (limited_.empty()) return false;
-  drop(*limited_.begin());
-  return true;
+std::optional<ConnectionId> ServerCore::who_makes_room(std::int64_t now_ns, std::int64_t least_stay_ns) const {
+  if (!expendable_.empty()) return *expendable_.begin();
+  if (challenged_.empty()) return std::nullopt;
+  const ConnectionId oldest = *challenged_.begin();
+  if (now_ns - connections_.at(oldest).since_ns < least_stay_ns) return std::nullopt;
+  return oldest;
+}
+
+bool ServerCore::drop_unauthenticated() {
+  const auto dropped = who_makes_room(0, INT64_MIN);
+  if (dropped) drop(*dropped);
+  return dropped.has_value();
 }
 
 void ServerCore::drop(ConnectionId id) {
-  limited_.erase(id);
+  forget(id);
+  dropped_.push_back(id);
+}
+
+void ServerCore::forget(ConnectionId id) {
+  expendable_.erase(id);
+  challenged_.erase(id);
   touched_.erase(id);
   connections_.erase(id);
-  dropped_.push_back(id);
 }
 
 void ServerCore::received(ConnectionId id, std::span<const std::byte> bytes, std::int64_t now_ns) {
@@ -115,6 +134,8 @@ bool ServerCore::handle_hello(ConnectionId id, Connection& connection, const Fra
   }
   connection.handshake = {hello->rank, hello->size, hello->nonce, *nonce};
   connection.phase = Phase::proof;
+  expendable_.erase(id);
+  challenged_.insert(id);
   send(id, connection, make_frame(FrameType::challenge, encode(Challenge{kWireVersion, *nonce})));
   return true;
 }
@@ -177,7 +198,7 @@ bool ServerCore::welcome(ConnectionId id, Connection& connection, std::int64_t n
   connection.reader.set_most(kMostFrameToServer);
   connection.reader.expect_seal(Seal(options_.job_key, handshake, Side::client));
   connection.seal.emplace(options_.job_key, handshake, Side::server);
-  limited_.erase(id);
+  challenged_.erase(id);
   return true;
 }
 
@@ -276,7 +297,8 @@ void ServerCore::protocol_error(ConnectionId id, Connection& connection, std::st
 void ServerCore::begin_closing(ConnectionId id, Connection& connection, std::int64_t now_ns) {
   connection.phase = Phase::closing;
   connection.deadline_ns = now_ns + kLingerNs;
-  limited_.insert(id);
+  challenged_.erase(id);
+  expendable_.insert(id);
   touched_.insert(id);
 }
 
@@ -285,9 +307,7 @@ void ServerCore::closed(ConnectionId id, std::string_view why) {
   if (found == connections_.end()) return;
   const auto group = found->second.group;
   const std::int32_t rank = found->second.handshake.rank;
-  limited_.erase(id);
-  touched_.erase(id);
-  connections_.erase(found);
+  forget(id);
   if (!group) return;
   members_.erase({group.get(), rank});
   deliver(group, group->lose(rank, why));
@@ -300,18 +320,25 @@ void ServerCore::process_ended(std::int32_t rank, std::string how) {
   for (const auto& group : groups_) deliver(group, group->process_ended(rank));
 }
 
+template <typename Visit>
+void ServerCore::visit_with_deadline(Visit visit) const {
+  for (const auto* ids : {&expendable_, &challenged_}) {
+    for (const ConnectionId id : *ids) visit(id, connections_.at(id).deadline_ns);
+  }
+}
+
 void ServerCore::tick(std::int64_t now_ns) {
   std::vector<ConnectionId> late;
-  for (const ConnectionId id : limited_) {
-    if (connections_.at(id).deadline_ns <= now_ns) late.push_back(id);
-  }
+  visit_with_deadline([&](ConnectionId id, std::int64_t deadline) {
+    if (deadline <= now_ns) late.push_back(id);
+  });
   for (const ConnectionId id : late) drop(id);
   for (const auto& group : groups_) deliver(group, group->tick(now_ns));
 }
 
 std::int64_t ServerCore::deadline() const {
   std::int64_t earliest = RankGroup::kNever;
-  for (const ConnectionId id : limited_) earliest = std::min(earliest, connections_.at(id).deadline_ns);
+  visit_with_deadline([&](ConnectionId, std::int64_t deadline) { earliest = std::min(earliest, deadline); });
   for (const auto& group : groups_) earliest = std::min(earliest, group->deadline());
   return earliest;
 }

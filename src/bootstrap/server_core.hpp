@@ -1,8 +1,9 @@
 /// The rendezvous without its sockets: bytes of connections in, bytes for connections out. One thread at a time.
 ///
 /// Nobody is trusted before the proof of the job key: an unauthenticated peer gets a frame of at most `kMostHandshake`
-/// bytes, a few seconds, and a slot among a bounded number of unauthenticated peers in which a newcomer replaces the
-/// oldest.
+/// bytes, a few seconds, and a slot among a bounded number of unauthenticated peers. Where the slots are full, a
+/// newcomer replaces the oldest that has not said hello. One that has keeps its slot for longer than a handshake takes,
+/// and newcomers wait in the system's queue: if they pushed each other out, a flood would let no proof arrive in time.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -36,8 +38,13 @@ struct ServerCoreOptions {
 
 class ServerCore {
  public:
+  /// A challenged peer has so long for its proof before it makes room for another.
+  static constexpr std::int64_t kLeastStayNs = 1'000'000'000;
+
   explicit ServerCore(ServerCoreOptions options);
 
+  /// Whether `connected` may be called: a slot is free, or somebody makes room.
+  bool has_room(std::int64_t now_ns) const;
   /// Somebody connected. `peer` is an address for messages.
   ConnectionId connected(const std::string& peer, std::int64_t now_ns);
   void received(ConnectionId id, std::span<const std::byte> bytes, std::int64_t now_ns);
@@ -60,8 +67,8 @@ class ServerCore {
   /// Connections to close now without further ado. Their ids are gone.
   std::vector<ConnectionId> take_dropped();
 
-  /// Gives up the connection that has gone longest without proving anything; false when there is none.
-  bool drop_oldest_unauthenticated();
+  /// Gives up an unauthenticated connection, however young; false when there is none.
+  bool drop_unauthenticated();
 
   std::size_t connections() const { return connections_.size(); }
   bool anything_outgoing() const;
@@ -77,6 +84,7 @@ class ServerCore {
     Handshake handshake;
     std::optional<Seal> seal;
     std::shared_ptr<RankGroup> group;
+    std::int64_t since_ns = 0;
     std::int64_t deadline_ns = 0;  ///< of an unauthenticated peer, or of one that is being closed
     std::deque<SharedBytes> queue;
     std::size_t queue_offset = 0;
@@ -96,15 +104,22 @@ class ServerCore {
   std::shared_ptr<RankGroup> find_group(std::int32_t rank, Complaint& complaint);
   void deliver(const std::shared_ptr<RankGroup>& group, const RankGroup::Outcome& outcome);
   void end_old_groups();
+  std::size_t with_deadline() const { return expendable_.size() + challenged_.size(); }
+  template <typename Visit>
+  void visit_with_deadline(Visit visit) const;
+  /// The connection that makes room for another: one that was challenged only after it had that long.
+  std::optional<ConnectionId> who_makes_room(std::int64_t now_ns, std::int64_t least_stay_ns) const;
   void drop(ConnectionId id);
+  void forget(ConnectionId id);
 
   ServerCoreOptions options_;
   Job job_;
   std::deque<std::shared_ptr<RankGroup>> groups_;
   std::map<ConnectionId, Connection> connections_;
   std::map<std::pair<const RankGroup*, std::int32_t>, ConnectionId> members_;
-  std::set<ConnectionId>
-      limited_;  ///< those with a deadline of their own: unauthenticated peers and those being closed, oldest first
+  // Those with a deadline of their own, oldest first.
+  std::set<ConnectionId> expendable_;  ///< they have not said hello, or are being closed
+  std::set<ConnectionId> challenged_;  ///< their proof is to come
   std::set<ConnectionId> touched_;
   std::vector<ConnectionId> dropped_;
   ConnectionId last_id_ = 0;

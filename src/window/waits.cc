@@ -43,11 +43,13 @@ const char* sign_of(Comparison comparison) {
   return kSigns[static_cast<std::size_t>(comparison)];
 }
 
-/// Asks whether a rank is still there, unless that is being found out already: asked again, its time would start anew.
-void ask_after(WindowState& state, int rank) {
+/// Asks whether a rank is still there. False: that is being found out already; asked again, its time would start anew.
+bool ask_after(WindowState& state, int rank) {
   const transport::ProgressGuard hold(state.engine().progress_lock());
   const transport::Flow* flow = state.existing_flow(rank);
-  if (flow == nullptr || flow->route->concerned_since == 0) state.engine().check_on(state.peer(rank));
+  if (flow != nullptr && flow->route->concerned_since != 0) return false;
+  state.engine().check_on(state.peer(rank));
+  return true;
 }
 
 bool is_gone(const WindowState& state, int rank) {
@@ -88,10 +90,13 @@ class SignalWait {
   /// True: the next rank to ask after has changed.
   bool moved_on() const { return asked_ && last_asked_ != watched_rank_; }
   void ask() {
+    bool any = false;
     for (const SignalCondition& condition : conditions_) {
-      const int rank = condition.from == SignalCondition::kAnyRank ? watched_rank() : condition.from;
-      if (rank != kNobody && !state_.is_self(rank)) ask_after(state_, rank);
+      any |= condition.from == SignalCondition::kAnyRank;
+      if (condition.from != SignalCondition::kAnyRank && !state_.is_self(condition.from))
+        ask_after(state_, condition.from);
     }
+    if (any) ask_any();
     asked_ = true;
     last_asked_ = watched_rank_;
   }
@@ -165,6 +170,16 @@ class SignalWait {
   bool can_come(const SignalCondition& condition) {
     if (condition.from == SignalCondition::kAnyRank) return watched_rank() != kNobody || state_.world().size == 1;
     return state_.is_self(condition.from) || !is_gone(state_, condition.from);
+  }
+  /// One that answers is enough, and asking connects: so one is asked at first, and as many more as have not answered
+  /// each time. The time of all that are gone runs out nearly together then.
+  void ask_any() {
+    int silent = 0;
+    int asked = 0;
+    for (int rank = watched_rank(); rank != kNobody && rank < state_.world().size && asked <= silent; ++rank) {
+      if (state_.is_self(rank) || is_gone(state_, rank)) continue;
+      ++(ask_after(state_, rank) ? asked : silent);
+    }
   }
   /// Another rank that is not known to be gone: one is enough to go on. Those known to be gone stay so.
   int watched_rank() {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -209,6 +210,30 @@ TEST(Pmix, WithoutItsLibraryTheErrorSaysWhatToDo) {
   EXPECT_EQ(run.exit_code, 0) << run.output;
   EXPECT_THAT(run.output,
               AllOf(HasSubstr("TOLD unsupported"), HasSubstr("libpmix2"), HasSubstr("RAILYARD_RENDEZVOUS")));
+}
+
+/// Takes over what a signal does, as plugins of PMIx may, and finds no server.
+pmix_status_t init_that_changes_a_signal(pmix_proc_t* /*self*/, pmix_info_t* /*info*/, std::size_t /*count*/) {
+  ::signal(SIGSEGV, SIG_DFL);
+  return PMIX_ERR_UNREACH;
+}
+
+void handler_of_the_program(int /*signal*/) {}
+
+TEST(Pmix, ItsInitLeavesTheProgramsSignalHandlersAlone) {
+  PmixLibrary other;
+  other.init = &init_that_changes_a_signal;
+  other.error_string = [](pmix_status_t) { return "unreachable"; };
+  struct sigaction before {};
+  ASSERT_EQ(::sigaction(SIGSEGV, nullptr, &before), 0);
+  ::signal(SIGSEGV, &handler_of_the_program);
+  replace_pmix_library(&other);
+  const auto opened = open_pmix(1'000'000'000);
+  replace_pmix_library(nullptr);
+  struct sigaction now {};
+  ASSERT_EQ(::sigaction(SIGSEGV, &before, &now), 0);
+  EXPECT_EQ(opened.status(), Status::not_found);
+  EXPECT_EQ(now.sa_handler, &handler_of_the_program);
 }
 
 }  // namespace

@@ -63,6 +63,15 @@ class ServerCoreTest : public ::testing::Test {
       }
     }
   }
+  /// A peer whose hello is answered and whose proof is under way.
+  Peer connect_and_be_challenged(std::int32_t rank) {
+    Peer peer = connect(rank);
+    const std::vector<std::byte> hello(peer.core.outgoing().begin(), peer.core.outgoing().end());
+    peer.core.sent(hello.size());
+    core_.received(peer.id, hello, now_);
+    EXPECT_FALSE(core_.outgoing(peer.id).empty());
+    return peer;
+  }
   void send_raw(ConnectionId id, const OutgoingFrame& frame) { core_.received(id, *frame.bytes, now_); }
   std::optional<Complaint> refusal(ConnectionId id) {
     FrameReader reader(kMostHandshake);
@@ -243,6 +252,55 @@ TEST_F(ServerCoreTest, AFloodOfUnauthenticatedPeersIsBoundedAndDoesNotKeepARankO
   b.core.enter(Call::join, 1, {});
   settle({&a, &b});
   EXPECT_TRUE(a.core.take_result());
+}
+
+TEST_F(ServerCoreTest, AFloodOfSilentPeersBetweenChallengeAndProofDropsNoRank) {
+  Peer a = connect_and_be_challenged(0);
+  Peer b = connect_and_be_challenged(1);
+  for (int i = 0; i < 1000; ++i) {
+    core_.connected("flood", now_);
+    ASSERT_LE(core_.connections(), 8U);
+  }
+  settle({&a, &b});
+  EXPECT_TRUE(a.core.welcomed());
+  EXPECT_TRUE(b.core.welcomed());
+}
+
+TEST_F(ServerCoreTest, AFloodOfPeersThatSayHelloWaitsForTheRanksInMidHandshake) {
+  Peer a = connect_and_be_challenged(0);
+  Peer b = connect_and_be_challenged(1);
+  while (core_.has_room(now_)) {
+    connect_and_be_challenged(0);
+    ASSERT_LE(core_.connections(), 8U);
+  }
+  EXPECT_EQ(core_.connections(), 8U);
+  EXPECT_TRUE(core_.take_dropped().empty());
+  settle({&a, &b});
+  EXPECT_TRUE(a.core.welcomed());
+  EXPECT_TRUE(b.core.welcomed());
+}
+
+TEST_F(ServerCoreTest, AChallengedPeerMakesRoomOnceItHadTimeForItsProof) {
+  const Peer first = connect_and_be_challenged(0);
+  while (core_.has_room(now_)) connect_and_be_challenged(0);
+  now_ += ServerCore::kLeastStayNs - 1;
+  EXPECT_FALSE(core_.has_room(now_));
+  now_ += 1;
+  EXPECT_TRUE(core_.has_room(now_));
+  EXPECT_TRUE(core_.take_dropped().empty()) << "only a newcomer drops somebody";
+  core_.connected("later", now_);
+  EXPECT_THAT(core_.take_dropped(), ::testing::ElementsAre(first.id));
+}
+
+TEST_F(ServerCoreTest, WithoutDescriptorsEvenAYoungPeerMakesRoomButNoMember) {
+  Peer a = connect(0);
+  settle({&a});
+  const Peer challenged = connect_and_be_challenged(1);
+  const ConnectionId silent = core_.connected("silent", now_);
+  EXPECT_TRUE(core_.drop_unauthenticated());
+  EXPECT_TRUE(core_.drop_unauthenticated());
+  EXPECT_FALSE(core_.drop_unauthenticated());
+  EXPECT_THAT(core_.take_dropped(), ::testing::ElementsAre(silent, challenged.id));
 }
 
 TEST_F(ServerCoreTest, ADeadRankIsNamedToThoseWhoWait) {

@@ -4,6 +4,8 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <deque>
 #include <string>
 #include <thread>
 
@@ -43,6 +45,29 @@ TEST(LivenessProbe, RefusalsAreBelievedWhenTheyAreRepeated) {
   EXPECT_GE(SteadyClock().now() - begin, 2 * kRefusalPause);
   EXPECT_EQ(probe.liveness(), Liveness::gone);
   EXPECT_FALSE(probe.open());
+}
+
+/// A pass of a rail is no longer than that, however many connect.
+TEST(LivenessPort, ASweepLetsGoOfABoundedNumberAndTheNextGoesOn) {
+  auto opened = verbs::LivenessPort::open(kLoopback, *PortRange::parse(""));
+  ASSERT_TRUE(opened.ok());
+  constexpr int kConnections = verbs::LivenessPort::kMostPerSweep + 8;
+  std::deque<verbs::LivenessProbe> probes;
+  for (int i = 0; i < kConnections; ++i) {
+    verbs::LivenessProbe& probe = probes.emplace_back(kLoopback, opened->port());
+    while (probe.liveness() != Liveness::alive) ASSERT_TRUE(probe.open());
+  }
+  const auto held = [&] {
+    return std::ranges::count_if(probes, [](verbs::LivenessProbe& probe) {
+      (void)probe.liveness();
+      return probe.open();  // not after it was let go of
+    });
+  };
+  EXPECT_EQ(held(), kConnections);
+  opened->sweep();
+  EXPECT_EQ(held(), kConnections - verbs::LivenessPort::kMostPerSweep);
+  opened->sweep();
+  EXPECT_EQ(held(), 0);
 }
 
 TEST(LivenessProbe, WhoAnswersAfterARefusalIsAlive) {

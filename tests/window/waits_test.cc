@@ -103,6 +103,31 @@ TEST_P(WaitsTest, AWaitEndsWhenTheRankItNamesIsGone) {
                 {1});
 }
 
+Settings over_a_rail_with_a_short_peer_timeout(int /*rank*/) {
+  Settings settings = loopback_settings(1);
+  settings.shared_memory = "off";
+  settings.peer_timeout_ms = 3000;
+  return settings;
+}
+
+/// Ranks that were never reached are given up only when their time is over: that is the same time for all.
+TEST(Waits, RanksThatAreGoneTogetherRunOutOfTimeTogether) {
+  run_processes(4, over_a_rail_with_a_short_peer_timeout,
+                [](World& world, ProcessRendezvous& rendezvous) {
+                  auto window = must(Window::allocate(world, 64));
+                  rendezvous.notes[0].fetch_add(1);
+                  if (world.rank() != 0) ::raise(SIGKILL);
+                  while (rendezvous.notes[0] != 4) std::this_thread::yield();
+                  const auto start = std::chrono::steady_clock::now();
+                  const auto waited =
+                      window.wait_signal(3, Comparison::greater_equal, 1, Deadline::in(std::chrono::minutes(4)));
+                  const auto took = std::chrono::steady_clock::now() - start;
+                  EXPECT_EQ(waited.status(), Status::peer_lost) << waited.error().text();
+                  EXPECT_LT(took, std::chrono::milliseconds(2 * 3000 + 1500)) << "three times the time of one";
+                },
+                {1, 2, 3});
+}
+
 TEST_P(WaitsTest, AnyAndAllOfSeveralSignals) {
   run_processes(2, settings(), [](World& world, ProcessRendezvous&) {
     auto window = must(Window::allocate(world, 64));

@@ -43,7 +43,8 @@ Result<LivenessPort> LivenessPort::open(std::uint32_t ipv4, const PortRange& por
 
 void LivenessPort::sweep() {
   if (!socket_) return;
-  while (Fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC))) {
+  for (int i = 0; i < kMostPerSweep; ++i) {
+    if (!Fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC))) return;
   }
 }
 

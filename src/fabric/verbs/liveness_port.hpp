@@ -14,12 +14,15 @@ namespace railyard::fabric::verbs {
 /// An open port.
 class LivenessPort {
  public:
+  /// Anybody may connect: a sweep takes no longer than this, however many do.
+  static constexpr int kMostPerSweep = 32;
+
   LivenessPort() = default;
   /// An IPv4 address of 0 has none: then it holds nothing.
   static Result<LivenessPort> open(std::uint32_t ipv4, const PortRange& ports);
 
   std::uint16_t port() const { return port_; }
-  /// Lets go of whoever connected.
+  /// Lets go of those who connected first.
   void sweep();
 
  private:
