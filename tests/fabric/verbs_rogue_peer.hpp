@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "fabric/verbs/admission.hpp"
 #include "fabric/verbs/connection_manager.hpp"
 #include "fabric/verbs/port.hpp"
 
@@ -38,7 +39,7 @@ class RoguePeer {
     return one;
   }
 
-  /// The address he would give as his own.
+  /// The address he would give as his own. Nobody has been told a secret of his.
   VerbsRailAddress address(std::uint64_t name) const {
     VerbsRailAddress own;
     own.name = name;
@@ -47,17 +48,27 @@ class RoguePeer {
     own.queue_key = connection_manager_.queue_key();
     return own;
   }
-  bool write(const VerbsRailAddress& to, const CmMessage& message) {
+  /// With a number above all before, and the proof that he knows the secret in `to`: the target's, or a guess.
+  std::vector<std::byte> seal(const VerbsRailAddress& to, const CmMessage& message) {
+    admission_.know(to);
+    return admission_.seal(message, to.name);
+  }
+  bool write(const VerbsRailAddress& to, const CmMessage& message) { return write(to, seal(to, message)); }
+  bool write(const CmAddress& to, std::span<const std::byte> bytes) {
     auto peer = connection_manager_.peer(to, "rogue peer");
     if (!peer) return false;
     peer_ = std::move(*peer);
-    return connection_manager_.send(*peer_, message);
+    return connection_manager_.send(*peer_, bytes);
   }
-  /// The next CM message that came, if any.
+  /// The next CM message that came, if any; whether it is proven is no matter to him.
   std::optional<CmMessage> read() {
     ibv_wc completion{};
-    while (ibv_poll_cq(queue_.get(), 1, &completion) == 1)
-      if (auto message = connection_manager_.take(completion)) return message;
+    while (ibv_poll_cq(queue_.get(), 1, &completion) == 1) {
+      const auto bytes = connection_manager_.take(completion);
+      if (!bytes || bytes->size() <= CmMessage::kMacBytes) continue;
+      if (auto message = CmMessage::parse(std::span(*bytes).first(bytes->size() - CmMessage::kMacBytes)))
+        return message;
+    }
     return std::nullopt;
   }
 
@@ -68,6 +79,7 @@ class RoguePeer {
   Domain domain_;
   Queue queue_;
   ConnectionManager connection_manager_;
+  Admission admission_;
   std::shared_ptr<Peer> peer_;
 };
 

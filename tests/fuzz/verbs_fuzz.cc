@@ -1,6 +1,6 @@
 /// CM messages and addresses of verbs rails as whoever knows a rail's address can write them, to the parsers and to a
 /// rail that has links of its own. Nothing may crash or be done that devices do not allow, each call costs one queue
-/// pair at most, and the links of others go on.
+/// pair at most, and none without the rail's secret, and the links of others go on.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <array>
@@ -29,7 +29,8 @@ void require(bool condition) {
 void parse(std::span<const std::byte> bytes) {
   if (const auto message = CmMessage::parse(bytes)) {
     const auto again = message->pack();
-    require(again.size() == bytes.size() && again.size() <= CmMessage::kMostBytes && CmMessage::parse(again));
+    require(again.size() == bytes.size() && again.size() + CmMessage::kMacBytes <= CmMessage::kMostBytes &&
+            CmMessage::parse(again));
   }
   if (const auto address = VerbsRailAddress::parse(bytes, false, "fuzz")) {
     const auto again = VerbsRailAddress::parse(address->pack(), false, "fuzz");
@@ -175,6 +176,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
         case 2:
           (void)victims.target().fence({data.ConsumeIntegralInRange<std::uint64_t>(0, 5), 2, 0});
           break;
+        case 3: {  // without the secret, or with a message that was changed
+          auto forged = rogue->seal(target, make_up(data, *rogue, heard));
+          forged[data.ConsumeIntegralInRange<std::size_t>(0, forged.size() - 1)] ^= std::byte{1};
+          (void)rogue->write(target, forged);
+          victims.poll();
+          break;
+        }
         default:
           ++calls;
           (void)rogue->write(target, make_up(data, *rogue, heard));

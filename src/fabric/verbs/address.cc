@@ -11,17 +11,17 @@ namespace {
 
 constexpr std::uint32_t kAddressMagic = 0x56415952;    // "RYAV"
 constexpr std::uint32_t kCmMessageMagic = 0x4c565952;  // "RYVL"
-constexpr std::uint16_t kVersion = 2;
+constexpr std::uint16_t kVersion = 3;
 
 }  // namespace
 
-bool VerbsRailAddress::operator==(const VerbsRailAddress& other) const {
+bool CmAddress::operator==(const CmAddress& other) const {
   return name == other.name && std::memcmp(gid.raw, other.gid.raw, sizeof gid.raw) == 0 && lid == other.lid &&
          infiniband == other.infiniband && queue_pair == other.queue_pair && queue_key == other.queue_key &&
          liveness_port == other.liveness_port;
 }
 
-void VerbsRailAddress::write(ByteWriter& writer) const {
+void CmAddress::write(ByteWriter& writer) const {
   writer.u64(name);
   writer.raw(std::as_bytes(std::span(gid.raw)));
   writer.u16(lid);
@@ -31,8 +31,8 @@ void VerbsRailAddress::write(ByteWriter& writer) const {
   writer.u16(liveness_port);
 }
 
-VerbsRailAddress VerbsRailAddress::read(ByteReader& reader) {
-  VerbsRailAddress address;
+CmAddress CmAddress::read(ByteReader& reader) {
+  CmAddress address;
   address.name = reader.u64();
   const auto gid = reader.raw(sizeof address.gid.raw);
   if (!gid.empty()) std::memcpy(address.gid.raw, gid.data(), gid.size());
@@ -44,11 +44,16 @@ VerbsRailAddress VerbsRailAddress::read(ByteReader& reader) {
   return address;
 }
 
+bool VerbsRailAddress::operator==(const VerbsRailAddress& other) const {
+  return CmAddress::operator==(other) && secret == other.secret;
+}
+
 std::vector<std::byte> VerbsRailAddress::pack() const {
   ByteWriter writer;
   writer.u32(kAddressMagic);
   writer.u16(kVersion);
   write(writer);
+  writer.raw(secret);
   return writer.take();
 }
 
@@ -64,7 +69,9 @@ Result<VerbsRailAddress> VerbsRailAddress::parse(std::span<const std::byte> byte
                  fmt::format("{}: a peer's rail address has version {}, this library speaks {}: use the same release "
                              "on all ranks",
                              rail, version, kVersion));
-  const VerbsRailAddress address = read(reader);
+  VerbsRailAddress address;
+  static_cast<CmAddress&>(address) = read(reader);
+  std::ranges::copy(reader.raw(address.secret.size()), address.secret.begin());
   if (!reader.done() || address.queue_pair == 0)
     return Error(Status::invalid, fmt::format("{}: a peer's rail address is malformed", rail));
   if (address.infiniband != infiniband)
@@ -80,6 +87,8 @@ std::vector<std::byte> CmMessage::pack() const {
   writer.u16(kVersion);
   writer.u8(static_cast<std::uint8_t>(kind));
   writer.u8(static_cast<std::uint8_t>(reason));
+  writer.u8(static_cast<std::uint8_t>(secret_of));
+  writer.u64(number);
   from.write(writer);
   writer.u64(here);
   writer.u64(there);
@@ -105,9 +114,12 @@ std::optional<CmMessage> CmMessage::parse(std::span<const std::byte> bytes) {
   CmMessage message;
   const std::uint8_t kind = reader.u8();
   const std::uint8_t reason = reader.u8();
+  const std::uint8_t secret_of = reader.u8();
   message.kind = static_cast<Kind>(kind);
   message.reason = static_cast<Reason>(reason);
-  message.from = VerbsRailAddress::read(reader);
+  message.secret_of = static_cast<SecretOf>(secret_of);
+  message.number = reader.u64();
+  message.from = CmAddress::read(reader);
   message.here = reader.u64();
   message.there = reader.u64();
   message.tagged = reader.u8() != 0;
@@ -124,7 +136,8 @@ std::optional<CmMessage> CmMessage::parse(std::span<const std::byte> bytes) {
   message.end.ece_options = reader.u32();
   message.end.ece_mask = reader.u32();
   if (!reader.done() || kind < static_cast<std::uint8_t>(Kind::call) || kind > static_cast<std::uint8_t>(Kind::here) ||
-      reason > static_cast<std::uint8_t>(Reason::unknown) || message.from.queue_pair == 0)
+      reason > static_cast<std::uint8_t>(Reason::unknown) || secret_of > static_cast<std::uint8_t>(SecretOf::sender) ||
+      message.from.queue_pair == 0)
     return std::nullopt;
   // What a queue pair is brought up with.
   if ((message.kind == Kind::call || message.kind == Kind::answer) &&

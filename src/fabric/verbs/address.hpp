@@ -8,12 +8,13 @@
 
 #include "base/bytes.hpp"
 #include "fabric/rail.hpp"
+#include "fabric/secret.hpp"
 #include "fabric/verbs/library.hpp"
 
 namespace railyard::fabric::verbs {
 
-/// Where a rail takes CM messages: a datagram queue pair.
-struct VerbsRailAddress {
+/// Where a rail takes CM messages: a datagram queue pair. Every CM message says this of its sender.
+struct CmAddress {
   std::uint64_t name = 0;  ///< random: no two rails, ever, have the same
   ibv_gid gid{};
   std::uint16_t lid = 0;
@@ -22,10 +23,17 @@ struct VerbsRailAddress {
   std::uint32_t queue_key = 0;
   std::uint16_t liveness_port = 0;  ///< the TCP port that is open while the rail is; 0: there is none
 
+  bool operator==(const CmAddress& other) const;
+  void write(ByteWriter& writer) const;
+  static CmAddress read(ByteReader& reader);
+};
+
+/// A rail's address: that, and the secret that admits to it (admission.hpp). No CM message carries the secret.
+struct VerbsRailAddress : CmAddress {
+  Secret secret{};
+
   bool operator==(const VerbsRailAddress& other) const;
   std::vector<std::byte> pack() const;
-  void write(ByteWriter& writer) const;
-  static VerbsRailAddress read(ByteReader& reader);
   /// `rail`: whose error it would be.
   static Result<VerbsRailAddress> parse(std::span<const std::byte> bytes, bool infiniband, const std::string& rail);
 };
@@ -57,16 +65,24 @@ struct CmMessage {
   };
   enum class Reason : std::uint8_t { none, unwanted, no_room, unknown };
 
+  /// Whose secret its MAC is made with.
+  enum class SecretOf : std::uint8_t { receiver, sender };
+
   Kind kind = Kind::call;
   Reason reason = Reason::none;
-  VerbsRailAddress from;
+  SecretOf secret_of = SecretOf::receiver;
+  std::uint64_t number = 0;  ///< above that of every message before it from the same rail
+  CmAddress from;
   std::uint64_t here = 0;   ///< the sender's handle of the queue pair
   std::uint64_t there = 0;  ///< the receiver's; 0: not known yet
   bool tagged = false;
   LinkTag tag;
   EndData end;
 
-  static constexpr std::size_t kMostBytes = 192;
+  static constexpr std::size_t kMacBytes = 32;
+  static constexpr std::size_t kMostBytes = 192;  ///< with its MAC
+  static_assert(kMostBytes <= 256, "a datagram must fit the smallest MTU");
+  /// The message without its MAC, which is the business of Admission.
   std::vector<std::byte> pack() const;
   /// Nothing: this is no CM message of ours.
   static std::optional<CmMessage> parse(std::span<const std::byte> bytes);

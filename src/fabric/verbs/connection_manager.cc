@@ -90,7 +90,7 @@ int ConnectionManager::offer(std::uint32_t number) {
   return ibv_post_recv(pair_.get(), &request, &bad);
 }
 
-ibv_ah_attr ConnectionManager::way_to(const VerbsRailAddress& address) const {
+ibv_ah_attr ConnectionManager::way_to(const CmAddress& address) const {
   constexpr std::uint8_t kHops = 64;
   const Port& port = *parts_.port;
   ibv_ah_attr way{};
@@ -106,7 +106,7 @@ ibv_ah_attr ConnectionManager::way_to(const VerbsRailAddress& address) const {
   return way;
 }
 
-Result<std::shared_ptr<Peer>> ConnectionManager::peer(const VerbsRailAddress& address, const std::string& rail) {
+Result<std::shared_ptr<Peer>> ConnectionManager::peer(const CmAddress& address, const std::string& rail) {
   if (const auto known = peers_.find(address.name); known != peers_.end())
     if (auto peer = known->second.lock(); peer && peer->address == address) return peer;
   std::erase_if(peers_, [](const auto& one) { return one.second.expired(); });
@@ -125,12 +125,11 @@ Result<std::shared_ptr<Peer>> ConnectionManager::peer(const VerbsRailAddress& ad
   return peer;
 }
 
-bool ConnectionManager::send(const Peer& to, const CmMessage& message) {
-  if (free_.empty()) return false;
+bool ConnectionManager::send(const Peer& to, std::span<const std::byte> message) {
+  if (free_.empty() || message.size() > CmMessage::kMostBytes) return false;
   const std::uint32_t number = free_.back();
-  const auto bytes = message.pack();
-  std::memcpy(slot(number), bytes.data(), bytes.size());
-  ibv_sge sge{reinterpret_cast<std::uint64_t>(slot(number)), static_cast<std::uint32_t>(bytes.size()),
+  std::memcpy(slot(number), message.data(), message.size());
+  ibv_sge sge{reinterpret_cast<std::uint64_t>(slot(number)), static_cast<std::uint32_t>(message.size()),
               registration_->lkey};
   ibv_send_wr request{};
   request.wr_id = kLeaves | generation_bits() | number;
@@ -147,7 +146,7 @@ bool ConnectionManager::send(const Peer& to, const CmMessage& message) {
   return true;
 }
 
-std::optional<CmMessage> ConnectionManager::take(const ibv_wc& completion) {
+std::optional<std::vector<std::byte>> ConnectionManager::take(const ibv_wc& completion) {
   if (static_cast<std::uint16_t>(completion.wr_id >> kGenerationShift) != generation_) return std::nullopt;
   const auto number = static_cast<std::uint32_t>(completion.wr_id);
   if (completion.status != IBV_WC_SUCCESS) broken_ = true;
@@ -156,9 +155,8 @@ std::optional<CmMessage> ConnectionManager::take(const ibv_wc& completion) {
     return std::nullopt;
   }
   if (completion.status != IBV_WC_SUCCESS) return std::nullopt;
-  std::optional<CmMessage> message;
-  if (completion.byte_len >= kHeader)
-    message = CmMessage::parse({slot(number) + kHeader, std::min<std::size_t>(completion.byte_len, kRoom) - kHeader});
+  const std::size_t bytes = std::clamp<std::size_t>(completion.byte_len, kHeader, kRoom);
+  std::vector<std::byte> message(slot(number) + kHeader, slot(number) + bytes);
   (void)offer(number);
   return message;
 }

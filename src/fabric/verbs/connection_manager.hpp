@@ -1,9 +1,10 @@
-/// The CM messages of a rail: one datagram queue pair, on the rail's own completion queue. A CM message may get lost,
-/// come twice or late; whoever writes one repeats it until it is answered.
+/// How the CM messages of a rail travel: one datagram queue pair, on the rail's own completion queue. A CM message may
+/// get lost, come twice or late; whoever writes one repeats it until it is answered. admission.hpp says which count.
 #pragma once
 
 #include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "fabric/verbs/address.hpp"
@@ -14,7 +15,7 @@ namespace railyard::fabric::verbs {
 
 /// A rail that CM messages go to.
 struct Peer {
-  VerbsRailAddress address;
+  CmAddress address;
   Address handle;
 };
 
@@ -45,18 +46,18 @@ class ConnectionManager {
   std::uint32_t queue_pair() const { return pair_->qp_num; }
   std::uint32_t queue_key() const { return queue_key_; }
 
-  Result<std::shared_ptr<Peer>> peer(const VerbsRailAddress& address, const std::string& rail);
+  Result<std::shared_ptr<Peer>> peer(const CmAddress& address, const std::string& rail);
   /// False: it is dropped, for want of room.
-  bool send(const Peer& to, const CmMessage& message);
-  /// A completion of this queue pair: the CM message in it, if one arrived.
-  std::optional<CmMessage> take(const ibv_wc& completion);
+  bool send(const Peer& to, std::span<const std::byte> message);
+  /// A completion of this queue pair: the datagram in it, if one arrived.
+  std::optional<std::vector<std::byte>> take(const ibv_wc& completion);
   /// A CM message that could not leave, for a port that was down, breaks the queue pair: it is brought up again, under
   /// the same number. CM messages on their way are lost, as they may be.
   bool broken() const { return broken_; }
   void revive();
 
   /// The way to a rail, for queue pairs.
-  ibv_ah_attr way_to(const VerbsRailAddress& address) const;
+  ibv_ah_attr way_to(const CmAddress& address) const;
 
  private:
   static constexpr std::size_t kHeader = 40;  ///< before every datagram that arrives

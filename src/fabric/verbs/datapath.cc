@@ -265,8 +265,8 @@ void VerbsRail::take_other(const ibv_wc& completion) {
     take_flush(completion);
   } else if ((completion.wr_id & ConnectionManager::kArrives) != ConnectionManager::kArrives) {
     ++stale_;
-  } else if (const auto message = connection_manager_.take(completion)) {
-    read_cm_message(*message);
+  } else if (const auto datagram = connection_manager_.take(completion)) {
+    take_datagram(*datagram);
   }
 }
 

@@ -1,5 +1,6 @@
 /// How two rails agree on a queue pair. Every CM message may be lost, doubled or late: what asks for an answer is
-/// repeated, what is repeated is answered again, and who knows nothing of a queue pair says that it is over.
+/// repeated, what is repeated is answered again, and who knows nothing of a queue pair says that it is over. What
+/// arrives here is from a rail of the job, and new: admission.hpp.
 ///
 ///     connector                           acceptor
 ///     call (its end, its link's tag)  ->  makes an end, joins it
@@ -23,6 +24,9 @@ constexpr std::int64_t kFirstWait = 20'000'000;
 constexpr std::int64_t kLongestWait = 500'000'000;
 /// Between two questions to a peer whose link uses a queue pair that ours does not.
 constexpr std::int64_t kAskEvery = 500'000'000;
+
+/// Between two lines of the log about messages without a proof.
+constexpr std::int64_t kLogEvery = 60'000'000'000;
 
 std::int64_t wait_after(int tries) { return std::min(kFirstWait << std::min(tries, 10), kLongestWait); }
 
@@ -48,7 +52,7 @@ void VerbsRail::write_cm_message(Pair& pair, CmMessage::Kind kind) {
     message.tag = pair.link->tag;
   }
   if (kind == CmMessage::Kind::call || kind == CmMessage::Kind::answer) message.end = end_of(pair);
-  (void)connection_manager_.send(*pair.peer, message);
+  send_cm_message(*pair.peer, message);
 }
 
 void VerbsRail::reply(const CmMessage& message, CmMessage::Kind kind, CmMessage::Reason reason) {
@@ -62,13 +66,13 @@ void VerbsRail::reply(const CmMessage& message, CmMessage::Kind kind, CmMessage:
   answer.there = message.here;
   answer.tagged = message.tagged;
   answer.tag = message.tag;
-  (void)connection_manager_.send(**peer, answer);
+  send_cm_message(**peer, answer);
   lately_[next_lately_++ % lately_.size()] = std::move(*peer);
 }
 
 void VerbsRail::write_disconnect(std::shared_ptr<Peer> peer, CmMessage message) {
   message.from = own_address_;
-  (void)connection_manager_.send(*peer, message);
+  send_cm_message(*peer, message);
   disconnects_.push_back({std::move(peer), message, SteadyClock().now() + kFirstWait, 0});
 }
 
@@ -78,6 +82,24 @@ void VerbsRail::say_over(Pair& pair) {
   message.here = handle_of(pair);
   message.there = pair.there;
   if (pair.there != 0) write_disconnect(pair.peer, message);
+}
+
+void VerbsRail::send_cm_message(const Peer& to, const CmMessage& message) {
+  (void)connection_manager_.send(to, admission_.seal(message, to.address.name));
+}
+
+/// Nobody without a secret is answered: an answer would tell them of us, and could be sent to whomever they name.
+void VerbsRail::take_datagram(std::span<const std::byte> bytes) {
+  const std::uint64_t before = admission_.unproven();
+  if (const auto message = admission_.admit(bytes)) return read_cm_message(*message);
+  if (admission_.unproven() == before) return;
+  static LogLimit limit(1, kLogEvery);
+  if (limit.allow(SteadyClock().now()))
+    log_warn(
+        in_log(),
+        "a CM message that does not prove the rail's secret was dropped ({} so far). Do all ranks have the same job "
+        "key and release?",
+        admission_.unproven());
 }
 
 void VerbsRail::read_cm_message(const CmMessage& message) {
@@ -266,7 +288,7 @@ void VerbsRail::look_at_handshakes() {
   }
   for (Disconnect& ending : disconnects_) {
     if (now < ending.next) continue;
-    (void)connection_manager_.send(*ending.peer, ending.message);
+    send_cm_message(*ending.peer, ending.message);
     ending.next = now + wait_after(++ending.tries);
   }
   std::erase_if(disconnects_, [](const Disconnect& one) { return one.tries > kMostTries / 2; });

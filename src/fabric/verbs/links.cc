@@ -9,6 +9,7 @@ Result<RemoteId> VerbsRail::connect(std::span<const std::byte> address, LinkTag 
   if (auto running = refuse_if_gone(); !running) return std::move(running.error());
   auto where = VerbsRailAddress::parse(address, port_.infiniband, name_);
   if (!where) return std::move(where.error());
+  admission_.know(*where);
   auto peer = connection_manager_.peer(*where, name_);
   if (!peer) return std::move(peer.error());
   Pair* pair = pair_of_facing(tag, **peer);
@@ -44,7 +45,7 @@ void VerbsRail::lose(VerbsLink& link, int error, bool refused) {
 Liveness VerbsRail::liveness(RemoteId remote) {
   const VerbsLink* const link = links_.find(remote);
   if (gone_ || link == nullptr || link->pair == nullptr) return Liveness::unknown;
-  const VerbsRailAddress& there = link->pair->peer->address;
+  const CmAddress& there = link->pair->peer->address;
   auto& inquiry = inquiries_[remote];
   if (inquiry.name != there.name || !inquiry.liveness_probe.open())
     inquiry = {there.name, LivenessProbe(ipv4_of(there.gid), there.liveness_port)};

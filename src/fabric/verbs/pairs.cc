@@ -116,7 +116,7 @@ EndData VerbsRail::end_of(const Pair& pair) const {
 }
 
 /// Joins our end to theirs. What a device wants to agree on with its like (ECE) is passed on, not looked at.
-int VerbsRail::join(ibv_qp* pair, std::uint32_t first_packet, const EndData& theirs, const VerbsRailAddress& at) {
+int VerbsRail::join(ibv_qp* pair, std::uint32_t first_packet, const EndData& theirs, const CmAddress& at) {
   if (library_->set_ece != nullptr && theirs.ece_vendor != 0) {
     ibv_ece options{theirs.ece_vendor, theirs.ece_options, theirs.ece_mask};
     (void)library_->set_ece(pair, &options);

@@ -116,13 +116,15 @@ Result<void> VerbsRail::open_parts(const Settings& settings) {
 
   std::uint64_t name = 0;
   if (auto filled = fill_random(std::as_writable_bytes(std::span(&name, 1))); !filled) return filled;
-  own_address_ = {name,
-                  port_.gid,
-                  port_.lid,
-                  port_.infiniband,
-                  connection_manager_.queue_pair(),
-                  connection_manager_.queue_key(),
-                  liveness_port_.port()};
+  if (auto filled = fill_random(own_address_.secret); !filled) return filled;
+  static_cast<CmAddress&>(own_address_) = {name,
+                                           port_.gid,
+                                           port_.lid,
+                                           port_.infiniband,
+                                           connection_manager_.queue_pair(),
+                                           connection_manager_.queue_key(),
+                                           liveness_port_.port()};
+  admission_.open(own_address_, std::as_bytes(std::span(settings.job_key)));
   reads_ = static_cast<std::uint8_t>(std::clamp(limits_.max_qp_rd_atom, 1, static_cast<int>(kReads)));
   inline_bytes_ = kInline;
   data_depth_ = depth_ - std::min(depth_ / 4, kControlReserve);
@@ -189,7 +191,7 @@ std::string VerbsRail::describe_error(int error) const {
     case kUnwanted:
       return "the peer shut it out";
     case kNoAnswer:
-      return "no answer";
+      return "no answer (a peer with another job key gives none)";
     case kNobodyThere:
       return "connections to its liveness port are refused";
     case kNoRoom:

@@ -14,6 +14,7 @@
 #include "fabric/base_rail.hpp"
 #include "fabric/inbound.hpp"
 #include "fabric/refusals.hpp"
+#include "fabric/verbs/admission.hpp"
 #include "fabric/verbs/connection_manager.hpp"
 #include "fabric/verbs/flush.hpp"
 #include "fabric/verbs/liveness_port.hpp"
@@ -62,6 +63,9 @@ class VerbsRail final : public BaseRail {
   void stop() override;
 
   std::string describe_error(int error) const override;
+
+  /// CM messages that nobody with a secret has written.
+  std::uint64_t unproven_messages() const { return admission_.unproven(); }
 
  private:
   static constexpr int kReadBatch = 32;      ///< completions of one call
@@ -142,7 +146,7 @@ class VerbsRail final : public BaseRail {
   Result<Pair*> make_pair(std::shared_ptr<Peer> peer);
   /// The first step of a queue pair's way up; `join` takes it to the end. Both answer an errno.
   int begin_pair(ibv_qp* pair) const;
-  int join(ibv_qp* pair, std::uint32_t first_packet, const EndData& theirs, const VerbsRailAddress& at);
+  int join(ibv_qp* pair, std::uint32_t first_packet, const EndData& theirs, const CmAddress& at);
   EndData end_of(const Pair& pair) const;
   Pair* find_pair(std::uint64_t handle);
   std::uint64_t handle_of(const Pair& pair) const;
@@ -182,6 +186,9 @@ class VerbsRail final : public BaseRail {
   Pair* pair_of_facing(const LinkTag& tag, const Peer& peer);
 
   // handshakes.cc
+  /// May get lost, as on the wire.
+  void send_cm_message(const Peer& to, const CmMessage& message);
+  void take_datagram(std::span<const std::byte> bytes);
   void write_cm_message(Pair& pair, CmMessage::Kind kind);
   void reply(const CmMessage& message, CmMessage::Kind kind, CmMessage::Reason reason = CmMessage::Reason::none);
   void write_disconnect(std::shared_ptr<Peer> peer, CmMessage message);
@@ -264,6 +271,7 @@ class VerbsRail final : public BaseRail {
   std::unordered_map<std::uint64_t, Held> held_;
   std::uint64_t next_held_ = 1;
   ConnectionManager connection_manager_;
+  Admission admission_;
   Flush flush_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;

@@ -65,6 +65,8 @@ struct DatagramFaults {
   unsigned duplicate_next = 0;
   unsigned swap_next = 0;
   std::chrono::nanoseconds delay{0};
+  bool record = false;
+  std::vector<std::vector<std::byte>> recorded;
 };
 
 struct Device : ibv_device {

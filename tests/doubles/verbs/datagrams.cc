@@ -67,6 +67,7 @@ Core::Verdict Core::launch(QueuePair& pair, WorkRequest& request) {
 
   DatagramFaults& faults = device.faults;
   ++device.traffic.datagrams_sent;
+  if (faults.record) faults.recorded.push_back(datagram.bytes);
   bool lost = false;
   if (faults.lose_next > 0) {
     --faults.lose_next;

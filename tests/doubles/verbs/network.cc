@@ -150,6 +150,15 @@ void Network::delay_datagrams(std::size_t device, std::chrono::nanoseconds time)
   turn(*core_, [&] { core_->devices.at(device)->faults.delay = time; });
 }
 
+void Network::record_datagrams(std::size_t device) {
+  turn(*core_, [&] { core_->devices.at(device)->faults.record = true; });
+}
+
+std::vector<std::vector<std::byte>> Network::recorded_datagrams(std::size_t device) const {
+  const std::lock_guard lock(core_->lock);
+  return core_->devices.at(device)->faults.recorded;
+}
+
 void Network::fail_call(std::string_view name, unsigned nth, int error, unsigned times) {
   turn(*core_, [&] { core_->faults[std::string(name)] = {nth - 1, times, error}; });
 }

@@ -166,6 +166,9 @@ class Network {
   void duplicate_datagrams(std::size_t device, unsigned next);
   void swap_datagrams(std::size_t device, unsigned next);  ///< each of them is overtaken by the one after it
   void delay_datagrams(std::size_t device, std::chrono::nanoseconds time);
+  /// As somebody on the wire sees them, from now on.
+  void record_datagrams(std::size_t device);
+  std::vector<std::vector<std::byte>> recorded_datagrams(std::size_t device) const;
 
   /// The nth call (1: the next) of that name, "create_qp" or "post_send", on any device fails with `error`, and the
   /// `times` - 1 after it.
