@@ -19,13 +19,21 @@ import tables  # noqa: E402
 MAY_GROW = {"descriptors": 0, "threads": 0, "mappings": 8, "shared_memory": 0, "resident_kib": 3000}
 
 
+def shared_memory_of(pid):
+    """Objects of shared memory that this process has open or mapped: others may run on the machine."""
+    names = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd") if os.path.islink(entry.path)}
+    maps = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
+    names |= {line.split(maxsplit=5)[-1] for line in maps if "/dev/shm/" in line}
+    return sum("/dev/shm/" in name for name in names)
+
+
 def holdings(cycle):
     """What this process holds while neither rank does anything."""
     ranks.meet(f"before the look at {cycle}")
     status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
     found = {"cycle": cycle, "descriptors": len(os.listdir("/proc/self/fd")), "threads": int(status["Threads"]),
              "mappings": len(pathlib.Path("/proc/self/maps").read_text().splitlines()),
-             "shared_memory": len(os.listdir("/dev/shm")), "resident_kib": int(status["VmRSS"].split()[0])}
+             "shared_memory": shared_memory_of(os.getpid()), "resident_kib": int(status["VmRSS"].split()[0])}
     ranks.meet(f"after the look at {cycle}")
     return found
 

@@ -335,8 +335,9 @@ ry_status ry_wait_all_signals(ry_window *window, const ry_signal_condition *cond
 
 uint64_t ry_read_counter(const ry_window *window, size_t index);
 ry_status ry_reset_counter(ry_window *window, size_t index);
-/* Waits until the counter is at least `value`. An operation that failed advances no counter: its error comes out here.
- */
+/* Waits until the counter is at least `value`. A counter says that the source is free, not that the bytes arrived: a
+ * small put advances it at the call, even if its target refuses it later. An operation that failed before its source
+ * was free does not advance it; its error comes out here. */
 ry_status ry_wait_counter(ry_window *window, size_t index, uint64_t value, int64_t deadline_ms, uint64_t *held);
 
 /* Whether the operation is complete: *done is 0 or 1. Makes progress. An operation that failed returns its error. */

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 
+#include "transport/wire.hpp"
 #include "two_rails.hpp"
 
 namespace railyard::fabric::sim {
@@ -170,6 +172,40 @@ TEST(SimUnkind, WhatNobodySentArrivesAllTheSame) {
   EXPECT_EQ(count_of(events, Event::Kind::left), 1U);
   EXPECT_EQ(world.fabric.statistics().intrusions, 4U);
   world.settle(*world.a);
+}
+
+/// Whoever has heard one session may have guessed a part of another: every byte of it has to be looked at.
+TEST(SimUnkind, AMessageOfAnotherSessionIsWrongInAnyByteOfIt) {
+  constexpr std::size_t kAt = offsetof(transport::wire::FrameHeader, session);
+  constexpr std::size_t kBytes = sizeof(transport::wire::FrameHeader::session);
+  constexpr std::size_t kIntrusions = 64;
+  FabricOptions options = TwoRails::make_options({}, 1);
+  for (std::size_t i = 0; i < kIntrusions; ++i)
+    options.intrusions.push_back({20'000 + static_cast<std::int64_t>(i), 1, Intrusion::Kind::wrong_session});
+  TwoRails world(options);
+  std::vector<std::array<std::byte, 64>> buffers(kIntrusions + 1);
+  std::vector<PostContext> contexts(kIntrusions + 1);
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    ASSERT_EQ(world.b->receive(chunk(buffers[i]), &contexts[i]), Post::posted);
+  }
+  auto message = counting_bytes(64);
+  PostContext sent;
+  ASSERT_EQ(world.a->send(world.b_from_a, chunk(message), &sent), Post::posted);
+  EXPECT_EQ(count_of(world.settle(*world.b), Event::Kind::received), kIntrusions + 1);
+  world.settle(*world.a);
+  std::array<std::size_t, kBytes> wrong{};
+  std::size_t whole = 0;
+  for (const auto& buffer : buffers) {
+    bool same = true;
+    for (std::size_t i = 0; i < kBytes; ++i) {
+      const bool differs = buffer[kAt + i] != message[kAt + i];
+      wrong[i] += differs ? 1 : 0;
+      same = same && !differs;
+    }
+    whole += same ? 1 : 0;
+  }
+  EXPECT_EQ(whole, 1U) << "the one that was sent";
+  EXPECT_THAT(wrong, ::testing::Each(::testing::AllOf(::testing::Gt(kIntrusions / 4), ::testing::Lt(kIntrusions))));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // What reaches a rail although no process of the world has sent it.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "fabric/sim/fabric.hpp"
@@ -10,7 +11,7 @@ namespace {
 
 /// Where a frame says which session it belongs to: an intruder who has heard one does not know another's.
 constexpr std::size_t kSessionAt = 8;
-constexpr std::size_t kSessionBytes = 4;
+constexpr std::size_t kSessionBytes = 8;
 /// Flows of the largest simulated world have numbers below this.
 constexpr std::uint32_t kFirstUnknownFlow = 0xf000;
 constexpr unsigned kFlowShift = 13;
@@ -58,14 +59,18 @@ void SimFabric::intrude_message(std::uint32_t port_index, bool overheard) {
   if ((overheard && port.overheard.empty()) || !take_receive(port_index, taken)) return;
   std::vector<std::byte> message;
   if (overheard) {
+    const auto change = [this](std::byte& byte) { byte ^= static_cast<std::byte>(1 + random_.below(255)); };
     message = port.overheard;
-    if (message.size() < kSessionAt + kSessionBytes) message.resize(kSessionAt + kSessionBytes);
+    message.resize(std::max(message.size(), kSessionAt + kSessionBytes));
+    std::array<std::byte, kSessionBytes> session;
+    std::memcpy(session.data(), message.data() + kSessionAt, kSessionBytes);
+    if (random_.chance(0.5)) change(message[random_.below(message.size())]);
+    // Most of it may be right, but never all.
+    const std::size_t wrong = random_.below(kSessionBytes);
     for (std::size_t i = 0; i < kSessionBytes; ++i) {
-      message[kSessionAt + i] ^= static_cast<std::byte>(1 + random_.below(255));
+      message[kSessionAt + i] = session[i];
+      if (i == wrong || random_.chance(0.5)) change(message[kSessionAt + i]);
     }
-    if (random_.chance(0.5)) message[random_.below(message.size())] ^= static_cast<std::byte>(1 + random_.below(255));
-    // The change above must not make it whole again.
-    message[kSessionAt] = ~port.overheard[std::min(kSessionAt, port.overheard.size() - 1)];
   } else {
     message.resize(random_.below(std::min<std::size_t>(taken.buffer.bytes, 4096) + 1));
     for (std::byte& byte : message) byte = static_cast<std::byte>(random_.next());
