@@ -99,7 +99,7 @@ TEST_P(TcpAdmission, TheJobsKeyIsPartOfTheSecret) {
 }
 
 TEST_P(TcpAdmission, ARecordedGreetingIsChallengedAndProvesNothing) {
-  const tcp::Secret key = tcp::admission_key(target().secret, {});
+  const Secret key = admission_key(target().secret, {});
   const auto greeting = hello().pack(key);
   std::vector<std::byte> both(greeting.begin(), greeting.end());
   // A proof over another challenge, as it was recorded.
@@ -119,7 +119,7 @@ TEST_P(TcpAdmission, NoiseIsRejected) {
 TEST_P(TcpAdmission, HalvesOfGreetingsHoldAFewSlotsForAWhile) {
   ASSERT_TRUE(delivers());
   const std::size_t before = descriptor_count();
-  const auto greeting = hello().pack(tcp::admission_key(target().secret, {}));
+  const auto greeting = hello().pack(admission_key(target().secret, {}));
   std::vector<Fd> unauthenticated;
   for (int i = 0; i < 200; ++i) {
     unauthenticated.push_back(connect_to_rail());
@@ -145,7 +145,7 @@ TEST_P(TcpAdmission, ACrowdWithTheSecretIsAdmittedWithoutPushingEachOtherOut) {
     bool admitted = false;
   };
   constexpr std::size_t kClients = 200;
-  const tcp::Secret key = tcp::admission_key(target().secret, {});
+  const Secret key = admission_key(target().secret, {});
   ASSERT_TRUE(delivers());
   const std::size_t before = descriptor_count();
   std::vector<Client> clients(kClients);
@@ -201,7 +201,7 @@ TEST_P(TcpAdmission, ACrowdWithTheSecretIsAdmittedWithoutPushingEachOtherOut) {
 }
 
 TEST_P(TcpAdmission, ARecordedGreetingHoldsOneSlotHoweverOftenItIsSent) {
-  const auto greeting = hello().pack(tcp::admission_key(target().secret, {}));
+  const auto greeting = hello().pack(admission_key(target().secret, {}));
   std::vector<Fd> recorded;
   for (std::size_t i = 0; i < 2 * kSlots; ++i) {
     recorded.push_back(connect_to_rail());

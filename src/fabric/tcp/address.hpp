@@ -10,14 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "fabric/secret.hpp"
 #include "railyard/result.hpp"
 
 namespace railyard::fabric::tcp {
 
 /// A rail's identity: random, so that a rail that reuses the port of another is not mistaken for it.
 using RailName = std::array<std::byte, 16>;
-/// Whoever knows it may connect. It travels inside the address, which the bootstrap protects.
-using Secret = std::array<std::byte, 32>;
 
 /// An IPv4 or IPv6 socket address.
 struct Endpoint {

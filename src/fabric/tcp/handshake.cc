@@ -168,13 +168,4 @@ std::optional<ReceivedVerdict> parse_verdict(std::span<const std::byte, kVerdict
   return received;
 }
 
-Secret admission_key(const Secret& rail, std::span<const std::byte> job_key) {
-  if (job_key.empty()) return rail;
-  const Digest mixed = hmac_sha256(job_key, rail);
-  Secret key{};
-  static_assert(sizeof(key) == sizeof(mixed));
-  std::copy(mixed.begin(), mixed.end(), key.begin());
-  return key;
-}
-
 }  // namespace railyard::fabric::tcp

@@ -83,7 +83,4 @@ struct ReceivedVerdict {
 std::optional<ReceivedVerdict> parse_verdict(std::span<const std::byte, kVerdictBytes> bytes,
                                              const Transcript& transcript, std::span<const std::byte> secret);
 
-/// What connections prove: the rail's secret, mixed with the job's key where there is one.
-Secret admission_key(const Secret& rail, std::span<const std::byte> job_key);
-
 }  // namespace railyard::fabric::tcp
