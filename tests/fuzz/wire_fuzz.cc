@@ -78,7 +78,7 @@ std::uint8_t data_byte(const std::vector<std::byte>& message, std::size_t index)
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Bench bench;
   (void)parse_contribution({reinterpret_cast<const std::byte*>(data), size});
-  (void)fabric::ofi::LinkRequest::parse({reinterpret_cast<const std::byte*>(data), size});
+  (void)fabric::ofi::LinkRequest::parse({reinterpret_cast<const std::byte*>(data), size}, {});
   while (size >= 4) {
     const std::uint8_t action = data[0];
     const std::size_t wanted = data[1] + std::size_t{data[2]} % 16U * 256U;

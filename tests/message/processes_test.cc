@@ -1,6 +1,7 @@
 // T4: several processes behind one interface are told apart. T9: one of them is killed.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +26,8 @@ struct Board {
   std::array<std::atomic<bool>, kMost> listens;
   std::atomic<int> done;
   std::atomic<bool> killed;
+  std::atomic<bool> wants_child;
+  std::atomic<pid_t> child;
 };
 
 Board* make_board() {
@@ -174,6 +177,15 @@ INSTANTIATE_TEST_SUITE_P(Rails, ProcessesT4, ::testing::Values("Memory", "Tcp1")
 
 constexpr std::size_t kChannels = 8;
 
+/// A program that outlives the process that starts it.
+pid_t start_sleeper() {
+  std::array<const char*, 3> arguments = {"sleep", "60", nullptr};
+  pid_t child = -1;
+  const int refused =
+      ::posix_spawnp(&child, arguments[0], nullptr, nullptr, const_cast<char* const*>(arguments.data()), environ);
+  return refused == 0 ? child : -1;
+}
+
 /// Takes every channel that comes and sends back what it gets, until the test is over.
 bool echo(Board& board, std::uint32_t me, const Settings& settings) {
   const auto context = open_context(settings);
@@ -189,6 +201,7 @@ bool echo(Board& board, std::uint32_t me, const Settings& settings) {
   };
   std::vector<std::unique_ptr<Accepted>> accepted_channels;
   while (board.done.load() == 0) {
+    if (board.wants_child.load() && board.child.load() == 0) board.child.store(start_sleeper());
     if (auto accepted = (*listener)->accept(); accepted && *accepted) {
       accepted_channels.push_back(std::make_unique<Accepted>());
       accepted_channels.back()->channel = std::move(*accepted);
@@ -279,6 +292,57 @@ TEST_P(ProcessesT9, AKilledPeerIsToldToEachOfItsChannelsAndTheOthersGoOn) {
   ::munmap(board, sizeof(Board));
 }
 INSTANTIATE_TEST_SUITE_P(Rails, ProcessesT9, ::testing::Values("Memory", "Tcp2"),
+                         [](const auto& info) { return info.param; });
+
+class ProcessesWithAChild : public ::testing::TestWithParam<std::string> {};
+
+/// A child that had the sockets would keep them open: the kernel would say nothing of its parent's end.
+TEST_P(ProcessesWithAChild, AKilledPeerIsToldAtOnce) {
+  if (on_verbs()) GTEST_SKIP() << "queue pairs are no descriptors that a child would get";
+  Settings settings = over_network(2);
+  settings.driver = GetParam();
+  settings.provider = GetParam() == "ofi" ? "tcp" : "";
+  settings.log = "error";
+  settings.peer_timeout_ms = 30'000;
+  Board* const board = make_board();
+  const pid_t victim = start([&] { return echo(*board, 0, settings); });
+  set_log_level(LogLevel::error);
+  {
+    const auto context = open_context(settings);
+    ASSERT_TRUE(eventually([&] { return board->listens[0].load(); }));
+    Handle handle = board->handles[0];
+    std::unique_ptr<Channel> channel;
+    ASSERT_TRUE(eventually([&] {
+      auto connected = context->connect(handle);
+      if (connected) channel = std::move(*connected);
+      return !connected || channel != nullptr;
+    }));
+    ASSERT_NE(channel, nullptr);
+    std::vector<std::byte> target(5000);
+    const std::array slots{ReceiveSlot{target, 0}};
+    Request* const first = must(channel->receive(slots));
+    ASSERT_TRUE(waited(*channel, must(channel->send(pattern(5000, 4), 0))));
+    ASSERT_TRUE(waited(*channel, first));
+    Request* const waiting = must(channel->receive(slots));
+    board->wants_child.store(true);
+    ASSERT_TRUE(eventually([&] { return board->child.load() != 0; }));
+    ASSERT_GT(board->child.load(), 0);
+
+    ASSERT_EQ(::kill(victim, SIGKILL), 0);
+    const auto killed_at = std::chrono::steady_clock::now();
+    const auto done = channel->wait(waiting, {}, Deadline::in(test_patience() * std::chrono::seconds(20)));
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().status(), Status::peer_lost) << done.error().text();
+    EXPECT_LT(std::chrono::steady_clock::now() - killed_at, test_patience() * std::chrono::seconds(2));
+    EXPECT_EQ(::kill(board->child.load(), 0), 0) << "the child had ended: this shows nothing";
+  }
+  if (board->child.load() > 0) ::kill(board->child.load(), SIGKILL);
+  int status = 0;
+  EXPECT_EQ(::waitpid(victim, &status, 0), victim);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  ::munmap(board, sizeof(Board));
+}
+INSTANTIATE_TEST_SUITE_P(Rails, ProcessesWithAChild, ::testing::Values("tcp", "ofi"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <rdma/fabric.h>
 
+#include <algorithm>
+
 #include "base/bytes.hpp"
 
 namespace railyard::fabric::ofi {
@@ -10,7 +12,7 @@ namespace railyard::fabric::ofi {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x41415952;  // "RYAA"
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;         // with every change of what travels, too
 
 /// Providers read a name as if it had the length of their own; strings (shm) may differ in it but end with a zero.
 bool well_formed(const OfiRailAddress& peer, const OfiRailAddress& own) {
@@ -30,6 +32,8 @@ std::vector<std::byte> OfiRailAddress::pack() const {
   writer.u32(kMagic);
   writer.u16(kVersion);
   writer.u16(static_cast<std::uint16_t>(names.size()));
+  writer.raw(rail);
+  writer.raw(secret);
   writer.text(provider);
   writer.u32(format);
   for (const auto& name : names) writer.blob(name);
@@ -48,6 +52,8 @@ Result<OfiRailAddress> OfiRailAddress::parse(std::span<const std::byte> bytes, c
                              rail, version, kVersion));
   OfiRailAddress peer;
   const std::size_t count = reader.u16();
+  std::ranges::copy(reader.raw(peer.rail.size()), peer.rail.begin());
+  std::ranges::copy(reader.raw(peer.secret.size()), peer.secret.begin());
   peer.provider = reader.text(kMostNameBytes);
   peer.format = reader.u32();
   for (std::size_t i = 0; i < count && reader.ok(); ++i) {

@@ -5,12 +5,14 @@
 
 namespace railyard::fabric::ofi {
 
-Result<std::unique_ptr<Rail>> ConnectedRail::open(const RailOffer& offer, const Choice& choice) {
+Result<std::unique_ptr<Rail>> ConnectedRail::open(const RailOffer& offer, const Choice& choice,
+                                                  std::span<const std::byte> job_key) {
   std::unique_ptr<ConnectedRail> rail(new ConnectedRail);
   if (auto opened = rail->open_domain(offer, choice); !opened) return std::move(opened.error());
   rail->capabilities_.fencing = Fencing::exact;
   rail->capabilities_.inject_bytes = rail->info_->tx_attr->inject_size;
   rail->injected_.reserve(rail->depth_);
+  if (auto opened = rail->admission_.open(job_key); !opened) return std::move(opened.error());
   if (auto opened = rail->open_parts(); !opened) return std::move(opened.error());
   return std::unique_ptr<Rail>(std::move(rail));
 }

@@ -14,15 +14,20 @@
 /// inbound links write, looked at while it lately had work, else every `kIdleLook`-th time; one for the links' own
 /// writes and reads, looked at while some are out. The rest (connections, broken links that are silent, the interface)
 /// is looked at every `kSlowLook`-th time.
+///
+/// Admission. A connection request proves the rail's secret and is good for one time (request.hpp); whoever sends
+/// another one is refused before any endpoint is opened. What libfabric itself holds for a connection until its request
+/// has come whole is out of our reach.
 #pragma once
 
 #include <map>
 
+#include "base/log.hpp"
 #include "fabric/in_flight.hpp"
 #include "fabric/inbound.hpp"
 #include "fabric/ofi/address.hpp"
+#include "fabric/ofi/admission.hpp"
 #include "fabric/ofi/rail.hpp"
-#include "fabric/ofi/request.hpp"
 #include "fabric/ofi/socket_of.hpp"
 #include "fabric/refusals.hpp"
 
@@ -30,7 +35,8 @@ namespace railyard::fabric::ofi {
 
 class ConnectedRail final : public OfiRail {
  public:
-  static Result<std::unique_ptr<Rail>> open(const RailOffer& offer, const Choice& choice);
+  static Result<std::unique_ptr<Rail>> open(const RailOffer& offer, const Choice& choice,
+                                            std::span<const std::byte> job_key);
   ~ConnectedRail() override;
 
   std::vector<std::byte> address() const override;
@@ -54,6 +60,10 @@ class ConnectedRail final : public OfiRail {
   static constexpr int kLastLooks = 16;                     ///< at the listener before it is closed
   static constexpr std::int64_t kMostRunOut = 100'000'000;  ///< nanoseconds that a data lane has to come to its end
   static constexpr unsigned kSetUpLook = 4;  ///< polls between two looks at connections that are being made
+  /// Events of connections, and batches of completions of each queue, that one such look handles: the next poll goes
+  /// on.
+  static constexpr int kMostConnectionEvents = 32;
+  static constexpr int kMostBatches = 16;
   /// Injected messages in a row. The next one is a plain send: its completion says that all before it have gone out,
   /// so what a stalled peer leaves in the provider is bounded.
   static constexpr unsigned kMostInjected = 15;
@@ -71,7 +81,7 @@ class ConnectedRail final : public OfiRail {
   };
   struct OfiLink : Link {
     std::array<End, kLanes> ends;
-    std::vector<std::byte> peer;     ///< the name of the rail it leads to
+    OfiRailAddress peer;             ///< the rail it leads to
     fid_ep* message_way = nullptr;   ///< where its messages go: its own control lane or an inbound link's
     std::int64_t run_out_until = 0;  ///< it was disconnected with its data lane in use
     InFlight in_flight;
@@ -83,7 +93,7 @@ class ConnectedRail final : public OfiRail {
   /// An endpoint that was accepted: one lane of a peer's link.
   struct Accepted : Carrier {
     Fid<fid_ep> endpoint;
-    std::vector<std::byte> from;
+    RailName from{};
     bool stands = false;
 
     bool same_peer(const Accepted& other) const { return from == other.from; }
@@ -97,7 +107,9 @@ class ConnectedRail final : public OfiRail {
   Result<Fid<fid_ep>> open_endpoint(fi_info& info, Lane lane, bool inbound_link);
   fid_ep* endpoint_for(Lane /*lane*/) override { return nullptr; }  // such providers are not taken: see discover.cc
   void cut_off_peers() override;
-  OfiRailAddress own_address() const { return {capabilities_.provider, info_->addr_format, {listener_name_}}; }
+  OfiRailAddress own_address() const {
+    return {capabilities_.provider, info_->addr_format, {listener_name_}, admission_.rail(), admission_.secret()};
+  }
 
   // links.cc: what this rail connects to
   Result<void> begin_end(OfiLink& link, Lane lane);
@@ -113,15 +125,18 @@ class ConnectedRail final : public OfiRail {
   // inbound_links.cc: what connects to this rail
   void admit(fi_info& info, std::span<const std::byte> data);
   Result<Accepted*> accept(fi_info& info, const LinkRequest& request);
-  void refuse(const fi_info& info);
+  void reject(const fi_info& info, std::span<const std::byte> word);
   void accepted_stands(Accepted& one);
   /// Also loses the links whose messages go there.
   void close_accepted(Accepted& one);
 
   // connection_events.cc
   void look_at_connections();
-  /// Whether connections have come to stand.
-  bool read_connections();
+  /// Handles a batch of events.
+  void read_connections();
+  /// False: there was none.
+  bool read_connection_event();
+  void mark_sockets();
   bool read_connection_error();
   void connection_ended(fid* endpoint, int error, bool refused);
 
@@ -137,12 +152,16 @@ class ConnectedRail final : public OfiRail {
   bool read_entry(QueueName name, const fi_cq_data_entry& entry, Event& event);
   bool read_failure(QueueName name, Event& event);
   void give_back(PostContext* context, Lane lane);
-  /// Takes all that the queue holds into `pending_`.
+  /// Takes some of what the queue holds into `pending_`. False: there was nothing more.
+  bool take_batch(QueueName name);
+  /// Takes all of it.
   void drain(QueueName name);
 
   unsigned warm_ = 0;
-  std::size_t first_queue_ = 0;  ///< the last poll had no room left for this one
-  std::size_t setting_up_ = 0;   ///< accepted endpoints that do not stand yet
+  std::size_t first_queue_ = 0;          ///< the last poll had no room left for this one
+  std::size_t setting_up_ = 0;           ///< accepted endpoints that do not stand yet
+  bool more_connection_events_ = false;  ///< the last look had enough of them
+  bool unmarked_sockets_ = false;        ///< connections stand whose sockets a child would still get
   std::array<std::size_t, kLanes> outstanding_{};
   std::vector<PostContext*> injected_;  ///< gone out already, still to be told; never grows past its reserve
 
@@ -151,13 +170,15 @@ class ConnectedRail final : public OfiRail {
   std::array<Fid<fid_ep>, kLanes> shared_receives_;  ///< data lane: only where immediates use up receives
   Fid<fid_pep> listener_;
   std::vector<std::byte> listener_name_;
+  Admission admission_;
+  LogLimit rejections_told_{1};
   Sockets leftovers_;  ///< of requests that were half here when the listener was closed
   Links<OfiLink> links_{pending_};
   std::vector<RemoteId> running_out_;  ///< links that were disconnected and whose data lane is coming to its end
   std::map<fid*, EndName> end_names_;
   InboundLinks<Accepted> inbound_{pending_};
   std::map<fid*, Accepted> accepted_;
-  Refusals<std::vector<std::byte>> refusals_;
+  Refusals<RailName> refusals_;
 };
 
 }  // namespace railyard::fabric::ofi

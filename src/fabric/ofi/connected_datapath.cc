@@ -98,7 +98,8 @@ std::size_t ConnectedRail::poll(std::span<Event> events) {
   if (stopped_ || events.empty()) return 0;
   ++turn_;
   if (turn_ % kSlowLook == 0) look_at_interface();
-  if (turn_ % kSlowLook == 0 || (setting_up_ + links_.connecting() != 0 && turn_ % kSetUpLook == 0))
+  if (turn_ % kSlowLook == 0 || more_connection_events_ || unmarked_sockets_ ||
+      (setting_up_ + links_.connecting() != 0 && turn_ % kSetUpLook == 0))
     look_at_connections();
   if (!running_out_.empty()) run_out();
   std::size_t count = pending_.empty() ? 0 : pending_.take(events);
@@ -178,13 +179,16 @@ bool ConnectedRail::read_failure(QueueName name, Event& event) {
   return true;
 }
 
-void ConnectedRail::drain(QueueName name) {
+bool ConnectedRail::take_batch(QueueName name) {
   std::array<Event, kReadBatch> found;
-  std::size_t count = 0;
-  do {  // to the very end: a read stops short where a failure stands in the queue
-    count = read_queue(name, found);
-    for (std::size_t i = 0; i < count; ++i) pending_.push(found[i]);
-  } while (count != 0);
+  const std::size_t count = read_queue(name, found);
+  for (std::size_t i = 0; i < count; ++i) pending_.push(found[i]);
+  return count != 0;
+}
+
+void ConnectedRail::drain(QueueName name) {
+  while (take_batch(name)) {  // to the very end: a read stops short where a failure stands in the queue
+  }
 }
 
 }  // namespace railyard::fabric::ofi

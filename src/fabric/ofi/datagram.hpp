@@ -12,6 +12,8 @@
 /// them up, and until then it may touch the memory that they name. Nor can it end what a peer has half written:
 /// `revoke` turns away what comes after it, and is exact where the NIC checks every packet's key (efa, cxi, opx), not
 /// over tcp.
+///
+/// There is no admission: endpoints know no connections, so whoever reaches one may use up receives and try keys.
 #pragma once
 
 #include "fabric/ofi/rail.hpp"

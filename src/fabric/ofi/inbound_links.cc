@@ -2,22 +2,25 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "fabric/ofi/connected.hpp"
 
 namespace railyard::fabric::ofi {
 
 void ConnectedRail::admit(fi_info& info, std::span<const std::byte> data) {
-  const auto request = LinkRequest::parse(data);
-  if (stopped_ || !request || !inbound_.welcome(request->tag)) {
-    refuse(info);
-    return;
+  const auto request = admission_.admit(data);
+  if (!request) {
+    if (rejections_told_.allow(SteadyClock().now()))
+      log_debug(in_log(), "{} connection requests so far were replayed or made without the secret",
+                admission_.rejected());
+    return reject(info, {});
   }
+  if (stopped_ || !inbound_.welcome(request->tag)) return reject(info, pack_refusal());
   auto accepted = accept(info, *request);
   if (!accepted) {
     log_warn(in_log(), "a peer's connection was not accepted: {}", accepted.error().text());
-    refuse(info);
-    return;
+    return reject(info, pack_refusal());
   }
   inbound_.seat(**accepted, request->tag, [this](Accepted& other) { close_accepted(other); });
 }
@@ -34,9 +37,8 @@ Result<ConnectedRail::Accepted*> ConnectedRail::accept(fi_info& info, const Link
   return &one;
 }
 
-void ConnectedRail::refuse(const fi_info& info) {
-  const auto refusal = pack_refusal();
-  (void)fi_reject(listener_.get(), info.handle, refusal.data(), refusal.size());
+void ConnectedRail::reject(const fi_info& info, std::span<const std::byte> word) {
+  (void)fi_reject(listener_.get(), info.handle, word.data(), word.size());
 }
 
 void ConnectedRail::accepted_stands(Accepted& one) {
@@ -46,7 +48,7 @@ void ConnectedRail::accepted_stands(Accepted& one) {
   if (!one.carries(Lane::control)) return;
   refusals_.stood(one.from);
   links_.each([&](OfiLink& link) {
-    if (link.up() && link.peer == one.from) choose_message_way(link);
+    if (link.up() && link.peer.rail == one.from) choose_message_way(link);
   });
 }
 

@@ -18,7 +18,7 @@ Result<RemoteId> ConnectedRail::connect(std::span<const std::byte> address, Link
   auto peer = OfiRailAddress::parse(address, own_address(), name_);
   if (!peer) return std::move(peer.error());
   OfiLink& link = links_.take(tag);
-  link.peer = peer->names[0];
+  link.peer = std::move(*peer);
   for (const Lane lane : {Lane::control, Lane::data})
     if (auto begun = begin_end(link, lane); !begun) {
       disconnect(link.remote);
@@ -30,7 +30,7 @@ Result<RemoteId> ConnectedRail::connect(std::span<const std::byte> address, Link
 Result<void> ConnectedRail::begin_end(OfiLink& link, Lane lane) {
   const Info info(library().dupinfo(info_.get()));
   if (!info) return Error(Status::no_memory, "no memory for a copy of a fi_info");
-  const std::vector<std::byte>& name = link.peer;
+  const std::vector<std::byte>& name = link.peer.names[0];
   // libfabric frees it with the info.
   std::free(std::exchange(info->dest_addr, std::malloc(name.size())));
   if (info->dest_addr == nullptr) return Error(Status::no_memory, "no memory for a peer's address");
@@ -41,7 +41,7 @@ Result<void> ConnectedRail::begin_end(OfiLink& link, Lane lane) {
   End& end = link.ends[index_of(lane)];
   end.endpoint = std::move(*endpoint);
   end_names_[&end.endpoint->fid] = {link.remote, lane};
-  const auto request = LinkRequest{lane, link.tag, listener_name_}.pack();
+  const auto request = admission_.request(link.peer, lane, link.tag);
   // An attempt that fails at once is told like one that fails later.
   if (int code = fi_connect(end.endpoint.get(), name.data(), request.data(), request.size()); code != 0)
     lose(link, -code, code == -FI_ECONNREFUSED);
@@ -53,7 +53,7 @@ void ConnectedRail::end_stands(const EndName& name) {
   link.ends[index_of(name.lane)].stands = true;
   if (!link.connecting() || !link.ends[0].stands || !link.ends[1].stands) return;
   links_.stands(link);
-  refusals_.stood(link.peer);
+  refusals_.stood(link.peer.rail);
   choose_message_way(link);
 }
 
@@ -63,9 +63,9 @@ bool ConnectedRail::rides_on_inbound_link(const OfiLink& link) const {
 
 void ConnectedRail::choose_message_way(OfiLink& link) {
   link.message_way = link.ends[index_of(Lane::control)].endpoint.get();
-  if (!(link.peer < listener_name_)) return;
+  if (!(link.peer.rail < admission_.rail())) return;
   const Accepted* const facing = inbound_.find(link.tag.facing, [&](const Accepted& one) {
-    return one.carries(Lane::control) && one.stands && one.from == link.peer;
+    return one.carries(Lane::control) && one.stands && one.from == link.peer.rail;
   });
   if (facing != nullptr) link.message_way = facing->endpoint.get();
 }
@@ -75,7 +75,7 @@ void ConnectedRail::lose(OfiLink& link, int error, bool refused) {
   // A target that finds no such key closes the connection, and so does a source that cannot be read: providers with
   // connections of their own tell neither from a broken path.
   const Blame blame = link.up() ? Blame::unknown : Blame::link;
-  const bool gone = refused && refusals_.refused(link.peer, SteadyClock().now());
+  const bool gone = refused && refusals_.refused(link.peer.rail, SteadyClock().now());
   links_.lose(link, {.error = error,
                      .refused = gone,
                      .unverified = refused && !gone,
