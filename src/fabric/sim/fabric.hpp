@@ -246,6 +246,8 @@ class SimFabric {
     RailState state;
     bool open = false;
     bool silent = false;  ///< closed, and nobody answers for it
+    /// What a process that was killed still had in hand: nothing waits for it when what is left of that process goes.
+    std::vector<PostContext*> orphans;
   };
 
   // Posting (posts.cc), called by SimRail.

@@ -26,10 +26,18 @@ void SimFabric::set_state(std::uint32_t rail, RailState state) {
 
 void SimFabric::kill(int process, Death how) {
   dead_[static_cast<std::size_t>(process)] = true;
+  std::vector<bool> is_free(operations_.size());
+  for (const std::uint32_t index : free_operations_) is_free[index] = true;
   for (std::uint32_t port = 0; port < ports_.size(); ++port) {
     if (options(port).process != process) continue;
     ports_[port].silent = how == Death::silent;
+    std::vector<PostContext*> orphans;
+    for (std::size_t index = 0; index < is_free.size(); ++index) {
+      const Operation& operation = operations_[index];
+      if (operation.from == port && !is_free[index] && !operation.finished) orphans.push_back(operation.context);
+    }
     stop(port);
+    ports_[port].orphans = std::move(orphans);
   }
 }
 

@@ -165,6 +165,11 @@ std::size_t SimFabric::poll(std::uint32_t port_index, std::span<Event> events) {
     events[count++] = entry.event;
     if (entry.operation != kNone) finish(entry.operation);
   }
+  for (; count < events.size() && !port.orphans.empty(); port.orphans.pop_back()) {
+    events[count] = {};
+    events[count].context = port.orphans.back();
+    events[count++].error = kFaultDisconnected;
+  }
   return count;
 }
 
