@@ -240,7 +240,7 @@ bool ChannelPair::look_at_sends(std::size_t end) {
     if (!done) return end_of_sends(end, "test of a send", done.error()), true;
     if (!*done) continue;
     half.model.sent(message, size[0], behaviour_.eager_bytes);
-    message.memory.reset();
+    processes_.as_user(owners_[end], [&] { message.memory.reset(); });
     news = true;
   }
   return news;
@@ -273,7 +273,7 @@ bool ChannelPair::look_at_receives(std::size_t end) {
       receive.request = nullptr;  // says nothing of the bytes: `check_optional` looks
     } else {
       half.model.received(receive, sizes);
-      for (auto& slot : receive.slots) slot.registered.reset();
+      for (auto& slot : receive.slots) processes_.as_user(owners_[end], [&] { slot.registered.reset(); });
     }
     news = true;
   }
