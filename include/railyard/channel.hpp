@@ -51,6 +51,12 @@ class Memory {
   std::unique_ptr<MemoryState> state_;
 };
 
+/// What registered memory is for.
+enum class MemoryUse : std::uint8_t {
+  any,    ///< messages both ways
+  sends,  ///< sources only: no peer gets the right to read or write it
+};
+
 /// Where memory of a GPU lies in a dma-buf.
 struct DmaBufRange {
   int descriptor = -1;  ///< -1: there is none
@@ -93,7 +99,8 @@ class Channel {
 
   /// Memory of the host or of a GPU. `dma_buf`: the caller's descriptor of the latter, for NICs; it may be closed when
   /// this returns, and is not needed.
-  Result<std::unique_ptr<Memory>> register_memory(std::span<std::byte> memory, DmaBufRange dma_buf = {});
+  Result<std::unique_ptr<Memory>> register_memory(std::span<std::byte> memory, DmaBufRange dma_buf = {},
+                                                  MemoryUse use = MemoryUse::any);
 
   /// Begins to send a message. The bytes stay as they are until the request is done. Null: no request is free.
   Result<Request*> send(std::span<const std::byte> message, int tag, const Memory* registered = nullptr);

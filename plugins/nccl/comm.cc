@@ -17,7 +17,7 @@ ChannelComm::~ChannelComm() {
 }
 
 Result<void*> ChannelComm::register_memory(std::span<std::byte> memory, DmaBufRange dma_buf) {
-  auto made = channel_->register_memory(memory, dma_buf);
+  auto made = channel_->register_memory(memory, dma_buf, kind == Kind::sender ? MemoryUse::sends : MemoryUse::any);
   if (!made) return std::move(made.error());
   void* const name = made->get();
   const std::lock_guard lock(memories_mutex_);

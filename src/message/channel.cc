@@ -12,8 +12,9 @@ std::span<std::byte> Memory::bytes() const noexcept { return state_->region->mem
 
 Channel::Channel(std::shared_ptr<ChannelState> state) : state_(std::move(state)) {}
 Channel::~Channel() { state_->close(); }
-Result<std::unique_ptr<Memory>> Channel::register_memory(std::span<std::byte> memory, DmaBufRange dma_buf) {
-  return state_->register_memory(memory, dma_buf);
+Result<std::unique_ptr<Memory>> Channel::register_memory(std::span<std::byte> memory, DmaBufRange dma_buf,
+                                                         MemoryUse use) {
+  return state_->register_memory(memory, dma_buf, use);
 }
 Result<Request*> Channel::send(std::span<const std::byte> message, int tag, const Memory* registered) {
   return state_->send(message, tag, registered);

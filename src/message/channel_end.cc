@@ -104,7 +104,7 @@ void ChannelState::deregister(std::shared_ptr<memory::Region> region, std::uint3
     take_calls();
     free = unused();
     if (!free) end_here(Error(Status::invalid, "memory was deregistered with messages under way: the channel is over"));
-    receiver_.drop_region(id);
+    if (id != 0) receiver_.drop_region(id);
     if (free) {
       region->settle();  // no receive waits for a message into it: all that the peer was allowed has happened
       // A message is done when the peer says so, and the rail that brought it there may not have let go of it yet.

@@ -28,7 +28,8 @@ bool ChannelState::reaches(const memory::Region& region) const {
          });
 }
 
-Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byte> memory, DmaBufRange dma_buf) {
+Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byte> memory, DmaBufRange dma_buf,
+                                                              MemoryUse use) {
   static_cast<void>(accelerator::may_have_gpus());
   const transport::ProgressGuard hold(engine_.progress_lock());
   if (closed_by_user_.load(std::memory_order_relaxed)) return failure();
@@ -37,7 +38,7 @@ Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byt
                                                 "up one, or make one larger",
                                                 message::kMostRegistrations));
   }
-  fabric::Access access{.remote = true, .bulk = true};
+  fabric::Access access{.remote = use == MemoryUse::any, .bulk = true};
   access.dma_buf = dma_buf.descriptor;
   access.dma_buf_offset = dma_buf.offset;
   auto region = memory::Region::open(engine_.rails(), memory, access);
@@ -53,7 +54,7 @@ Result<std::unique_ptr<Memory>> ChannelState::register_memory(std::span<std::byt
   }
   auto state = std::make_unique<MemoryState>();
   state->channel = shared_from_this();
-  state->id = receiver_.add_region(*region);
+  if (use == MemoryUse::any) state->id = receiver_.add_region(*region);
   state->region = std::move(*region);
   ++registrations_;
   return std::unique_ptr<Memory>(new Memory(std::move(state)));
@@ -103,6 +104,11 @@ Result<Request*> ChannelState::receive(std::span<const ReceiveSlot> slots, bool 
     return Error(Status::invalid,
                  fmt::format("a receive of {} messages: it has 1 to {}", slots.size(), Channel::kMostSlots));
   }
+  const auto for_sends = [](const ReceiveSlot& slot) {
+    return slot.registered != nullptr && slot.registered->state_->id == 0;
+  };
+  if (std::ranges::any_of(slots, for_sends))
+    return Error(Status::invalid, "a receive into memory that was registered for sends (MemoryUse::sends)");
   Request* const request = receives_.take();
   if (request == nullptr) {
     worker_->try_pass();

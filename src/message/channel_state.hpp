@@ -31,7 +31,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
 
   // ---- The user's threads ----
 
-  Result<std::unique_ptr<Memory>> register_memory(std::span<std::byte> memory, DmaBufRange dma_buf = {});
+  Result<std::unique_ptr<Memory>> register_memory(std::span<std::byte> memory, DmaBufRange dma_buf, MemoryUse use);
   void deregister(std::shared_ptr<memory::Region> region, std::uint32_t id);
   Result<Request*> send(std::span<const std::byte> message, int tag, const Memory* registered);
   Result<Request*> receive(std::span<const ReceiveSlot> slots, bool completion_optional);
@@ -145,7 +145,7 @@ class MemoryState {
  public:
   std::shared_ptr<ChannelState> channel;
   std::shared_ptr<memory::Region> region;
-  std::uint32_t id = 0;
+  std::uint32_t id = 0;  ///< among those that messages may be received into; 0: it is for sends only
 };
 
 }  // namespace railyard

@@ -213,6 +213,23 @@ TEST_P(ChannelTest, WhatWasSentIsReceivedAfterItsSenderHasGone) {
   EXPECT_EQ(pair_.in->send(messages[0], 0).status(), Status::peer_lost);
 }
 
+TEST_P(ChannelTest, MemoryThatIsRegisteredForSendsIsSentFromAndNothingIsReceivedIntoIt) {
+  auto message = pattern(1 << 20U, 1);
+  const auto source = pair_.out->register_memory(message, {}, MemoryUse::sends);
+  ASSERT_TRUE(source) << source.error().text();
+  std::vector<std::byte> target(message.size());
+  const std::array into_source{ReceiveSlot{message, 0, source->get()}};
+  const auto refused = pair_.out->receive(into_source);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status(), Status::invalid);
+  const std::array slots{ReceiveSlot{target, 0}};
+  Request* const receive = must(pair_.in->receive(slots));
+  Request* const send = must(pair_.out->send(message, 0, source->get()));
+  ASSERT_TRUE(waited(*pair_.in, receive));
+  ASSERT_TRUE(waited(*pair_.out, send));
+  EXPECT_TRUE(same_bytes(target.data(), message.data(), message.size()));
+}
+
 TEST_P(ChannelTest, DeregisteringMemoryUnderAReceiveEndsTheChannelAndNothingLandsThereAnyMore) {
   const auto message = pattern(1 << 20U, 1);
   std::vector<std::byte> target(message.size());

@@ -500,6 +500,7 @@ TEST(SimDeath, WhatTheDeadHadSentMayLandAndItsLinksBreak) {
   EXPECT_TRUE(rails.landed());
   // B's own link to A, and two of A's to B.
   EXPECT_THAT(kinds_of(events), UnorderedElementsAre(Kind::landed, Kind::lost, Kind::left, Kind::left));
+  EXPECT_THAT(kinds_of(now(rails.a())), UnorderedElementsAre(Kind::failed)) << "nothing waits for it in vain";
   EXPECT_TRUE(now(rails.a()).empty());
   EXPECT_EQ(rails.send(context), Post::failed);
 }
