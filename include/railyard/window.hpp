@@ -236,9 +236,9 @@ class Window {
 
   std::uint64_t read_counter(std::size_t index) const noexcept;
   Result<void> reset_counter(std::size_t index);
-  /// Waits until the counter is at least `value`; returns what it held then. A counter says that the source is free, not
-  /// that the bytes arrived: a small put advances it at the call, even if its target refuses it later. An operation that
-  /// failed before its source was free does not advance it; its error is returned here.
+  /// Waits until the counter is at least `value`; returns what it held then. A counter says that the source is free,
+  /// not that the bytes arrived: a small put advances it at the call, even if its target refuses it later. An operation
+  /// that failed before its source was free does not advance it; its error is returned here.
   Result<std::uint64_t> wait_counter(std::size_t index, std::uint64_t value, Deadline deadline = {});
 
   /// Whether the operation is complete. Makes progress. An operation that failed returns its error.

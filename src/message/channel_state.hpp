@@ -31,7 +31,8 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
 
   // ---- The user's threads ----
 
-  Result<std::unique_ptr<Memory>> register_memory(std::span<std::byte> memory, DmaBufRange dma_buf, MemoryUse use);
+  Result<std::unique_ptr<Memory>> register_memory(std::span<std::byte> memory, DmaBufRange dma_buf = {},
+                                                  MemoryUse use = MemoryUse::any);
   void deregister(std::shared_ptr<memory::Region> region, std::uint32_t id);
   Result<Request*> send(std::span<const std::byte> message, int tag, const Memory* registered);
   Result<Request*> receive(std::span<const ReceiveSlot> slots, bool completion_optional);

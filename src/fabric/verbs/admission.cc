@@ -51,7 +51,7 @@ std::optional<CmMessage> Admission::admit(std::span<const std::byte> bytes) {
   if (senders && (found == known_.end() || !found->second.key)) return drop(unproven_);
   const Secret& key = senders ? *found->second.key : own_key_;
   if (!equal_in_constant_time(bytes.last(CmMessage::kMacBytes), mac_of(body, own_name_, key))) return drop(unproven_);
-  // Not before the proof: a stranger is to leave nothing behind.
+  // Not before the proof: who has none is to leave nothing behind.
   std::uint64_t& newest = known_[message->from.name].newest;
   if (message->number <= newest) return drop(late_);
   newest = message->number;
