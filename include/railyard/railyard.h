@@ -110,8 +110,8 @@ ry_status ry_world_descriptor(ry_world *world, int *descriptor);
 int ry_world_arm(ry_world *world);
 /* Registers memory on every rail ahead of time. Optional: otherwise it happens on first use. */
 ry_status ry_world_remember(ry_world *world, const void *memory, size_t bytes);
-/* Drops cached registrations that overlap the memory: before it is unmapped. Operations on it that are still outstanding
- * fail; when this returns, nothing reads or writes the memory on their behalf. */
+/* Drops cached registrations that overlap the memory: before it is unmapped. Operations on it that are still
+ * outstanding fail; when this returns, nothing reads or writes the memory on their behalf. */
 void ry_world_forget(ry_world *world, const void *memory, size_t bytes);
 /* Returns once every rank has entered (through the bootstrap: for set-up; see ry_barrier). */
 ry_status ry_world_barrier(ry_world *world, int64_t deadline_ms);
