@@ -13,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <thread>
 
@@ -80,6 +81,33 @@ TEST_P(TcpRailTest, EveryDescriptorIsClosedInChildren) {
     EXPECT_NE(::fcntl(number, F_GETFD) & FD_CLOEXEC, 0) << what;
   }
   EXPECT_GE(sockets, 8u);
+}
+
+/// A child that was forked and starts no program keeps the sockets open, and with them what an epoll set watches: such
+/// an event would name a connection that is gone.
+TEST_P(TcpRailTest, AConnectionThatEndsIsWatchedNoMoreThoughAForkedChildHasItsSocket) {
+  ASSERT_TRUE(delivers());
+  const auto watched = [&] {
+    std::ifstream file("/proc/self/fdinfo/" + std::to_string(a_.rail->descriptor()));
+    std::size_t count = 0;
+    for (std::string line; std::getline(file, line);) count += line.starts_with("tfd:") ? 1 : 0;
+    return count;
+  };
+  const std::size_t before = watched();
+  ASSERT_GE(before, 2u);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  ASSERT_GT(child, 0);
+  a_.rail->disconnect(a_.peer);
+  b_.rail->disconnect(b_.peer);
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  pump_until([&] { return watched() < before || std::chrono::steady_clock::now() > give_up; });
+  EXPECT_LT(watched(), before);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 /// Traffic over shared memory beside it would pay for each system call.

@@ -52,6 +52,8 @@ void TcpRail::end_connection(Connection& connection, int error) {
   if (connection.phase == Connection::Phase::lingering) --lingering_;
   let_go_of_receive(connection);
   connection.phase = Connection::Phase::closed;
+  // Closing it ends its events only where nobody else has it: a child that was forked may.
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
   connection.socket.reset();
   if (connection.blocked) --blocked_;
   connection.blocked = false;
