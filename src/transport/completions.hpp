@@ -152,7 +152,9 @@ inline void Completions::count_outstanding(Flow& flow, std::int64_t change) {
 
 inline std::uint64_t Completions::submitted(Flow& flow, What what, std::uint64_t bytes) {
   count_outstanding(flow, 1);
-  const std::uint64_t number = ++flow.submitted;
+  // The progress lock's holder is the only writer.
+  const std::uint64_t number = flow.submitted.load(std::memory_order_relaxed) + 1;
+  flow.submitted.store(number, std::memory_order_relaxed);
   count_for_submitter(what, bytes);
   if (sampler_.due()) [[unlikely]]
     note_submission(flow, number, what, bytes);

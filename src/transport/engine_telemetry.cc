@@ -193,7 +193,7 @@ void EngineTelemetry::publish_flow(Flow& flow) {
   }
   const auto relaxed = [](const auto& value) { return value.load(std::memory_order_relaxed); };
   flow.latency = of.record.histogram<telemetry::Octaves>(on_flow::latency, on_flow::latency);
-  of.record.set(on_flow::operations_submitted, flow.submitted);
+  of.record.set(on_flow::operations_submitted, flow.submitted.load(std::memory_order_relaxed));
   of.record.set(on_flow::operations_completed, relaxed(flow.completed));
   of.record.set(on_flow::operations_outstanding, relaxed(flow.outstanding));
   of.record.set(on_flow::operations_queued, std::uint64_t{flow.sender.queued()});

@@ -85,7 +85,7 @@ struct Flow {
   // complete sees what it brought (a get's bytes, a fetched value).
   std::atomic<std::uint64_t> completed{0};    ///< operations of the sequence
   std::atomic<std::uint64_t> outstanding{0};  ///< operations of any kind
-  std::uint64_t submitted = 0;
+  std::atomic<std::uint64_t> submitted{0};    ///< of the sequence, ever: a greater number was never given out
   std::atomic<bool> failed{false};
   Error error;  ///< set before `failed`
   /// Operations of the sequence that failed alone. Asked by any thread, of operations up to `completed`.

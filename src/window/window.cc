@@ -213,12 +213,6 @@ Result<void> check_ticket(const window_detail::WindowState& state, const char* c
   return ticket.number == 0 ? Result<void>() : state.check_rank(call, ticket.peer);
 }
 
-/// Whether the flow has come to that number at all: a ticket that says otherwise would never be done. Progress lock
-/// held.
-bool was_submitted(const window_detail::WindowState& state, const Ticket& ticket) {
-  return has_slot(ticket) || ticket.number <= state.existing_flow(ticket.peer)->submitted;
-}
-
 }  // namespace
 
 Result<bool> window_detail::WindowState::look(const Ticket& ticket, Completion completion) const {
@@ -240,6 +234,8 @@ Result<bool> window_detail::WindowState::look(const Ticket& ticket, Completion c
     return true;
   }
   if (flow->failed.load(std::memory_order_acquire)) return in_our_terms(flow->error.copy());
+  // One that was never given out would never be done.
+  if (ticket.number > flow->submitted.load(std::memory_order_relaxed)) return not_a_ticket(ticket);
   return false;
 }
 
@@ -250,10 +246,8 @@ Result<bool> Window::test(Ticket ticket, Completion completion) {
   auto seen = state_->look(ticket, completion);
   if (!seen || *seen) return seen;
   if (engine.progress_lock().try_take()) {
-    const bool submitted = was_submitted(*state_, ticket);
-    if (submitted) engine.progress();
+    engine.progress();
     engine.progress_lock().give();
-    if (!submitted) return not_a_ticket(ticket);
   }
   return state_->look(ticket, completion);
 }
@@ -275,10 +269,6 @@ Result<void> window_detail::WindowState::wait(const char* call, const Ticket& ti
     return std::move(seen.error());
   } else if (*seen) {
     return {};
-  }
-  {
-    const transport::ProgressGuard hold(engine_.progress_lock());
-    if (!was_submitted(*this, ticket)) return not_a_ticket(ticket);
   }
   Error error;
   const auto seen_over = [&] {
