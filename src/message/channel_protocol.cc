@@ -15,6 +15,14 @@ namespace {
 /// How long a peer that refused a message may take to say its last word.
 constexpr std::int64_t kMostRefused = 1'000'000'000;
 
+/// Whether the sender waits until this is acknowledged. It is done with the rest when that has left; but it copies
+/// messages of several frames only while few of its messages are unacknowledged.
+bool is_awaited(Kind kind, std::span<const std::byte> body) {
+  if (kind == Kind::done || kind == Kind::detach || kind == Kind::overflow) return true;
+  if (kind != Kind::eager || body.size() < sizeof(message::EagerHead)) return false;
+  return message::read<message::EagerHead>(body.first(sizeof(message::EagerHead)))->bytes > message::kMostEagerChunk;
+}
+
 }  // namespace
 
 bool ChannelState::advance() {
@@ -105,6 +113,7 @@ bool ChannelState::dispatch(const transport::wire::RecordHeader& header, std::sp
   // Whoever has given the channel up waits for the peer's last word alone.
   if (ended() && kind != Kind::detach) return true;
   if (failed && kind != Kind::done) return false;
+  if (is_awaited(kind, body)) flow_->receiver.await_report();
   switch (kind) {
     case Kind::eager:
       engine_.note_small(*flow_);

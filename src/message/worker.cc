@@ -327,6 +327,7 @@ bool Worker::serve() {
   if (!lingering_.empty()) touch_lingering();
   if (ready_.empty()) return false;
   turn_.swap(ready_);
+  engine_->begin_batch();
   for (ChannelState* channel : turn_) {
     channel->ready = false;
     if (!channel->advance()) touch(*channel);
@@ -336,6 +337,7 @@ bool Worker::serve() {
     channels_.erase(channel);
   }
   turn_.clear();
+  engine_->end_batch();
   return true;
 }
 

@@ -119,7 +119,9 @@ bool Engine::progress() {
   if (!exposed_.words().empty() && inbound_.end_words()) ++happened;
   if (inbound_.any_ready() && inbound_.release_ready()) ++happened;
   if (transmitter_.has_work() && transmitter_.transmit()) ++happened;
-  if ((reports_.due() || (happened == 0 && reports_.any_owed())) && reports_.send(happened == 0)) ++happened;
+  if (reports_.due() || (happened == 0 && reports_.any_owed())) {
+    if (reports_.send(happened == 0 ? Reports::When::idle : Reports::When::busy)) ++happened;
+  }
   if (core_.has_chores) [[unlikely]]
     happened += do_chores();
   // Whoever was woken by something is to have it first: the rest is long due anyway, and comes with the next pass.
@@ -154,8 +156,9 @@ void Engine::do_what_is_due() {
 
 void Engine::set_due() { due_at_ = std::min(health_.due(), publish_at_); }
 
-/// How long nothing needs to be done if nobody says anything.
-Waiting::Agenda Engine::agenda() const {
+/// How long nothing needs to be done if nobody says anything. Whoever asks goes to sleep: no peer waits for that.
+Waiting::Agenda Engine::agenda() {
+  report_now();
   const bool unfinished = transmitter_.has_work() || reports_.any_owed() || inbound_.any_ready() || core_.has_chores;
   std::int64_t next_look = kLongestSleep;
   if (!exposed_.words().empty()) {
@@ -182,7 +185,7 @@ Waiting::Agenda Engine::agenda() const {
 }
 
 void Engine::report_now() {
-  if (reports_.any_owed()) reports_.send(true);
+  if (reports_.any_owed()) reports_.send(Reports::When::now);
   core_.rails.ring();
 }
 

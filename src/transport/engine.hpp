@@ -172,6 +172,9 @@ class Engine {
   static void cork(Flow& flow) { flow.sender.corked = true; }
   static void uncork(Flow& flow) { flow.sender.corked = false; }
   void push(Flow& flow) { transmitter_.push(flow); }
+  /// Keeps back what is submitted between the two on any flow: frames of several flows leave in one system call.
+  void begin_batch() { core_.rails.hold(true); }
+  void end_batch() { core_.rails.hold(false); }
   /// What is submitted from now on is of this one, until another comes or it is forgotten.
   void submits(Submitter& submitter) { completions_.submits(submitter); }
   void forget(const Submitter& submitter) { completions_.forget(submitter); }
@@ -195,7 +198,7 @@ class Engine {
   std::size_t do_chores();
   [[gnu::noinline]] void do_what_is_due();
   void set_due();
-  Waiting::Agenda agenda() const;
+  Waiting::Agenda agenda();
   /// The same, but not while a thread sleeps on the rails and nothing of ours is under way there: what comes wakes it,
   /// and a pass would take the rails from it.
   bool pass_unattended(Pace& pace) {

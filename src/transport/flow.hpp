@@ -26,7 +26,8 @@ struct Flow;
 class Inbox {
  public:
   virtual ~Inbox() = default;
-  /// A message, in its turn. False: it is not one, and is counted as malformed.
+  /// A message, in its turn. False: it is not one, and is counted as malformed. Its acknowledgement is patient, unless
+  /// the inbox says that the peer waits for it (`FlowReceiver::await_report`).
   virtual bool on_message(const wire::RecordHeader& header, std::span<const std::byte> body) = 0;
   /// `Flow::completed` has risen.
   virtual void on_completed() = 0;
@@ -125,6 +126,7 @@ struct Flow {
   // Membership in lists of the engine's parts.
   bool in_active = false;
   bool in_reporting = false;
+  std::int64_t reporting_since = 0;  ///< the pass in which it began to owe the peer an acknowledgement
   bool in_ready = false;
   bool in_refusing = false;
 

@@ -55,6 +55,7 @@ class FlowReceiver {
   /// of this id: an immediate names no session, but nothing lies beyond the grant.
   bool on_landed(std::uint32_t low_bits) {
     const std::uint32_t sequence = arrivals_.expand(low_bits);
+    awaited_ = true;
     return static_cast<std::int32_t>(sequence - granted_) < 0 &&
            arrivals_.arrive(sequence) == ReceiveWindow::Arrival::fresh;
   }
@@ -93,12 +94,21 @@ class FlowReceiver {
     return granted_;
   }
   /// Something new is to be said, or to be said again.
-  void owe_report() { ++unreported_; }
+  void owe_report() {
+    ++unreported_;
+    awaited_ = true;
+  }
   bool owes_report() const { return unreported_ != 0; }
+  /// The peer waits to hear of what has arrived. Only flows with an inbox ask for that: others are always waited for.
+  void await_report() { awaited_ = true; }
+  bool report_awaited() const { return awaited_; }
   /// It is time, though more is arriving.
   bool report_due() const { return unreported_ >= kReportEvery || granted_ - arrivals_.next() < kFirstGrant / 2; }
   /// A header has left that says it all.
-  void reported() { unreported_ = 0; }
+  void reported() {
+    unreported_ = 0;
+    awaited_ = false;
+  }
   /// What has arrived from `next` on, for a sender whose link has died: a bit for each, 64 to a word. Returns the words
   /// that count.
   std::uint32_t arrived_ahead(std::span<std::uint64_t> words) const;
@@ -137,6 +147,7 @@ class FlowReceiver {
   HeldFrames held_;
   std::uint32_t granted_;
   std::uint32_t unreported_ = 0;  ///< segments that took effect since the last acknowledgement
+  bool awaited_ = false;          ///< the peer waits for that of one of them
   std::vector<wire::RefusedRecords> refusals_;
   std::vector<std::uint32_t> skips_;
 };

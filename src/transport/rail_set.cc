@@ -27,6 +27,7 @@ RailSet::RailSet(std::vector<std::unique_ptr<fabric::Rail>> rails) : rails_(std:
     state.statistics.name = rail.name();
     state.statistics.provider = rail.capabilities().provider;
   }
+  rung_ = bells_;
 }
 
 Result<void> RailSet::open(std::uint32_t batch, std::size_t held) {

@@ -77,9 +77,14 @@ class RailSet {
   std::uint64_t polls() const { return polls_; }
   /// Whether every rail has been read to its end since that poll.
   bool all_read_since(std::uint64_t poll) const;
-  /// The doorbells: what was posted leaves.
+  /// The doorbells: what was posted leaves. While they are held it stays, so that more leaves together.
   void ring() {
-    for (fabric::Rail* rail : bells_) rail->ring();
+    for (fabric::Rail* rail : rung_) rail->ring();
+  }
+
+  void hold(bool held) {
+    rung_ = held ? std::span<fabric::Rail* const>() : bells_;
+    ring();
   }
 
   // ---- Receive buffers ----
@@ -115,7 +120,8 @@ class RailSet {
 
   std::vector<std::unique_ptr<fabric::Rail>> rails_;  ///< outlive everything registered on them
   std::vector<fabric::Rail*> views_;
-  std::vector<fabric::Rail*> bells_;  ///< rails that keep posts until they are rung
+  std::vector<fabric::Rail*> bells_;     ///< rails that keep posts until they are rung
+  std::span<fabric::Rail* const> rung_;  ///< the same, while they are not held
   std::vector<RailState> states_;
   std::vector<fabric::Event> events_;
   std::span<fabric::Event> room_;  ///< all of them

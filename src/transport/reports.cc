@@ -13,6 +13,9 @@ constexpr std::size_t kReportsPerLink = 16;  // one that takes none away must no
 constexpr std::size_t kReportsPerBlock = 64;
 /// Notices in flight on a link: one that swallows them must not take the buffers of all others.
 constexpr std::uint32_t kMostNotices = 8;
+/// An acknowledgement that nobody waits for waits so long, in nanoseconds, for a frame to ride on: as a message of its
+/// own it costs both ends a system call, often between a message and its answer.
+constexpr std::int64_t kPatience = 50'000;
 
 }  // namespace
 
@@ -31,18 +34,24 @@ void Reports::begin(Flow& flow) {
   }
   if (!flow.in_reporting) {
     flow.in_reporting = true;
+    flow.reporting_since = core_.now;
     owing_.push_back(&flow);
   }
 }
 
-bool Reports::send(bool idle) {
+inline bool Reports::may_wait(const Flow& flow) const {
+  return flow.inbox != nullptr && !flow.receiver.report_awaited() && core_.now - flow.reporting_since < kPatience;
+}
+
+bool Reports::send(When when) {
   bool moved = false;
   std::size_t kept = 0;
   const std::size_t turns = std::min<std::size_t>(owing_.size(), core_.settings.batch);
   due_ = turns < owing_.size();
   for (std::size_t i = 0; i < turns; ++i) {
     Flow& flow = *owing_[i];
-    if (flow.receiver.owes_report() && (idle || flow.receiver.report_due())) moved |= acknowledge(flow);
+    const bool now = when == When::now || (when == When::idle && !may_wait(flow)) || flow.receiver.report_due();
+    if (flow.receiver.owes_report() && now) moved |= acknowledge(flow);
     if (!flow.receiver.owes_report() || flow.failed.load(std::memory_order_relaxed)) {
       flow.in_reporting = false;
     } else {

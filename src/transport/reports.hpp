@@ -33,8 +33,13 @@ class Reports {
   bool any_owed() const { return !owing_.empty(); }
   /// One of them should not wait for a pass that finds nothing.
   bool due() const { return due_; }
-  /// Sends those that are due; `idle`: all that are owed. Whether any left.
-  [[gnu::hot]] bool send(bool idle);
+  enum class When : std::uint8_t {
+    busy,  ///< only those that are due: more is arriving
+    idle,  ///< those that a peer waits for, or that no frame came for in time
+    now,   ///< all that are owed
+  };
+  /// Whether any left.
+  [[gnu::hot]] bool send(When when);
   /// Sends that of one flow now. False: no link takes it.
   bool acknowledge(Flow& flow);
 
@@ -51,6 +56,7 @@ class Reports {
 
  private:
   void begin(Flow& flow);
+  bool may_wait(const Flow& flow) const;
   bool post(Flow& flow, Link& link, memory::Buffer* buffer);
 
   Core& core_;

@@ -15,11 +15,14 @@ class Recorder final : public Inbox {
  public:
   bool on_message(const wire::RecordHeader& header, std::span<const std::byte>) override {
     messages.push_back(header.exposed_region);
+    if (awaited) flow->receiver.await_report();
     return true;
   }
   void on_completed() override { ++completions; }
   void on_failed() override { ++failures; }
   std::vector<std::uint32_t> messages;
+  Flow* flow = nullptr;  ///< the last that was opened
+  bool awaited = true;   ///< the peer waits for each acknowledgement
   int completions = 0;
   int failures = 0;
 };
@@ -57,11 +60,11 @@ class SharedRoute : public ::testing::Test {
     EXPECT_TRUE(route) << route.error().text();
     return *route;
   }
-  Flow* open_flow(Inbox& inbox, std::uint32_t session, Route* route = nullptr) {
+  Flow* open_flow(Recorder& inbox, std::uint32_t session, Route* route = nullptr) {
     const auto id = engine_->reserve_flow();
     EXPECT_TRUE(id);
-    return engine_->open_flow(
-        {route != nullptr ? route : route_, *id, static_cast<std::uint16_t>(1000 + *id), session + 1, session, &inbox});
+    return inbox.flow = engine_->open_flow({route != nullptr ? route : route_, *id,
+                                            static_cast<std::uint16_t>(1000 + *id), session + 1, session, &inbox});
   }
   static std::vector<std::byte> frame(std::uint16_t flow, std::uint32_t session, std::uint32_t sequence,
                                       std::uint32_t number, std::uint32_t acknowledged = 0) {
@@ -212,6 +215,100 @@ TEST_F(SharedRoute, TheLinksGoWithTheLastFlowAndNotBefore) {
   EXPECT_EQ(engine_->registry().size(), 0U);
   EXPECT_EQ(engine_->flow_count(), 0U);
 }
+
+// ---- What nobody waits for ----
+
+TEST_F(SharedRoute, AnAcknowledgementThatNobodyWaitsForLeavesAfterAWhile) {
+  open(1);
+  one_.awaited = false;
+  Flow* const flow = open_flow(one_, 100);
+  rails_[0]->deliver(frame(flow->id, 100, 0, 1));
+  pass();
+  clock_.time += 49'000;
+  pass();
+  EXPECT_TRUE(rails_[0]->sends.empty()) << "a frame may come along";
+  clock_.time += 1'000;
+  pass();
+  ASSERT_EQ(rails_[0]->sends.size(), 1U);
+  EXPECT_EQ(rails_[0]->sends[0].header().kind, wire::FrameKind::acknowledge);
+  EXPECT_EQ(rails_[0]->sends[0].header().acknowledged, 1U);
+}
+
+TEST_F(SharedRoute, AFrameTakesItAlong) {
+  open(1);
+  one_.awaited = false;
+  Flow* const flow = open_flow(one_, 100);
+  rails_[0]->deliver(frame(flow->id, 100, 0, 1));
+  pass();
+  ASSERT_TRUE(send(*flow));
+  ASSERT_EQ(rails_[0]->sends.size(), 1U);
+  EXPECT_EQ(rails_[0]->sends[0].header().acknowledged, 1U);
+  clock_.time += 1'000'000;
+  pass();
+  EXPECT_EQ(rails_[0]->sends.size(), 1U) << "it was said";
+}
+
+TEST_F(SharedRoute, OneThatSomebodyWaitsForTakesTheOthersAlongAtOnce) {
+  open(1);
+  one_.awaited = false;
+  Flow* const flow = open_flow(one_, 100);
+  rails_[0]->deliver(frame(flow->id, 100, 0, 1));
+  pass();
+  one_.awaited = true;
+  rails_[0]->deliver(frame(flow->id, 100, 1, 2));
+  pass();
+  ASSERT_EQ(rails_[0]->sends.size(), 1U);
+  EXPECT_EQ(rails_[0]->sends[0].header().acknowledged, 2U);
+}
+
+TEST_F(SharedRoute, AChunkThatLandedIsAcknowledgedAtOnce) {
+  open(1);
+  one_.awaited = false;
+  Flow* const flow = open_flow(one_, 100);
+  rails_[0]->land(wire::Immediate{wire::Immediate::kChunk, flow->id, 0}.pack());
+  pass();
+  ASSERT_EQ(rails_[0]->sends.size(), 1U) << "its sender's window waits for it";
+}
+
+TEST_F(SharedRoute, ManyAcknowledgementsDoNotWait) {
+  open(1);
+  one_.awaited = false;
+  Flow* const flow = open_flow(one_, 100);
+  for (std::uint32_t i = 0; i < kFirstGrant; ++i) {
+    rails_[0]->deliver(frame(flow->id, 100, i, i));
+    pass();
+  }
+  EXPECT_FALSE(rails_[0]->sends.empty()) << "the sender would run out of grants";
+}
+
+TEST_F(SharedRoute, WhoeverGoesToSleepOwesNobodyAnything) {
+  open(1);
+  one_.awaited = false;
+  Flow* const flow = open_flow(one_, 100);
+  rails_[0]->deliver(frame(flow->id, 100, 0, 1));
+  pass();
+  ASSERT_TRUE(rails_[0]->sends.empty());
+  const ProgressGuard hold(engine_->progress_lock());
+  std::int64_t nanoseconds = INT64_MAX;
+  static_cast<void>(engine_->waiting().begin_sleep(true, nanoseconds, -1));
+  EXPECT_EQ(rails_[0]->sends.size(), 1U);
+  engine_->waiting().end_sleep();
+}
+
+TEST_F(SharedRoute, FramesOfSeveralFlowsLeaveTogether) {
+  open(1);
+  Flow* const first = open_flow(one_, 100);
+  Flow* const second = open_flow(two_, 200);
+  const std::uint64_t before = rails_[0]->rings;
+  engine_->begin_batch();
+  ASSERT_TRUE(send(*first) && send(*second));
+  EXPECT_EQ(rails_[0]->rings, before);
+  engine_->end_batch();
+  EXPECT_EQ(rails_[0]->rings, before + 1);
+  EXPECT_EQ(rails_[0]->sends.size(), 2U);
+}
+
+// ---- The end ----
 
 TEST_F(SharedRoute, AClosingRouteWaitsForAcknowledgementsThatItsRailsHold) {
   open(1);
