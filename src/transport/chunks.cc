@@ -14,11 +14,12 @@ bool Transmitter::start_bulk(Flow& flow, Operation& operation) {
 bool Transmitter::post_chunk(Flow& flow, Operation& operation) {
   if (operation.kind == Operation::Kind::write && !flow.sender.may_send(core_.window)) return false;
   for (Scheduler::Tried tried = unreached(flow, operation);;) {
-    Link* link = Scheduler::link_for_chunk(flow, tried, operation.bytes - operation.started, core_.now);
+    Link* link =
+        Scheduler::link_for_chunk(flow, tried, operation.bytes, operation.bytes - operation.started, core_.now);
     if (link == nullptr) return false;
     switch (post_chunk_on(flow, operation, *link)) {
       case fabric::Post::posted:
-        Scheduler::chunk_posted(flow, *link);
+        Scheduler::chunk_posted(flow, *link, operation.kind == Operation::Kind::write);
         return true;
       case fabric::Post::failed:
         return false;

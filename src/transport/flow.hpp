@@ -70,10 +70,14 @@ struct Flow {
   std::uint64_t session_out = 0;  ///< proves us to the peer
   std::uint64_t session_in = 0;   ///< proves the peer to us
   Route* route = nullptr;
-  std::vector<Share> shares;      ///< by the route's links
-  Inbox* inbox = nullptr;         ///< null: no messages on this flow
-  std::uint32_t first_link = 0;   ///< where small traffic goes while that link has little to do: both ends agree
-  std::uint32_t first_chunk = 0;  ///< where the next large chunk of an idle flow goes: each link in turn
+  std::vector<Share> shares;       ///< by the route's links
+  Inbox* inbox = nullptr;          ///< null: no messages on this flow
+  std::uint32_t first_link = 0;    ///< where small traffic goes while that link has little to do: both ends agree
+  std::uint32_t small_chunks = 0;  ///< the same for chunks of small operations: the peer's go another way
+  std::uint32_t first_chunk = 0;   ///< where the next large chunk of an idle flow goes: each link in turn
+  static constexpr std::uint16_t kNoLink = UINT16_MAX;
+  std::uint16_t chunk_on = kNoLink;   ///< the link of the last segment that was sent, where that was a chunk
+  std::uint16_t landed_on = kNoLink;  ///< the same of the last that landed and was not acknowledged yet
 
   // Its two halves: written by the progress lock's holder.
   FlowSender sender;

@@ -136,6 +136,7 @@ void Inbound::on_landed(RailState& rail, const fabric::Event& event) {
     ++core_.counts.dropped_stale;
     return;
   }
+  if (flow.shares.size() != 1) Scheduler::chunk_landed(flow, rail.index);
   if (!flow.in_ready) release_ready(flow);
 }
 

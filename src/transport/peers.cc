@@ -25,6 +25,15 @@ std::uint64_t session(const Identity& from, const Identity& to) {
   return hash;
 }
 
+/// `number`: the same at both ends. Frames of both go over one link. Chunks that meet on one connection hold each other
+/// up (both ends send on it while the other's bytes come in), so those of one end go over the next.
+void choose_links(Flow& flow, std::uint64_t number) {
+  const std::size_t links = flow.shares.size();
+  const bool next = flow.route->name.in < flow.route->name.out;
+  flow.first_link = static_cast<std::uint32_t>(number % links);
+  flow.small_chunks = static_cast<std::uint32_t>((number + (next ? 1 : 0)) % links);
+}
+
 }  // namespace
 
 Peers::Peers(Core& core, Links& links)
@@ -49,7 +58,7 @@ Result<Flow*> Peers::make_flow(int peer) {
   if (!route) return std::move(route.error());
   Flow* flow = open_flow({*route, static_cast<std::uint16_t>(peer), static_cast<std::uint16_t>(core_.rank),
                           session(self, found->identity), session(found->identity, self), nullptr});
-  flow->first_link = static_cast<std::uint32_t>(core_.rank + peer) % static_cast<std::uint32_t>(flow->shares.size());
+  choose_links(*flow, static_cast<std::uint64_t>(core_.rank + peer));
   flow->first_chunk = flow->first_link;
   return flow;
 }
@@ -86,7 +95,7 @@ Flow* Peers::open_flow(const FlowParts& parts) {
   flow->shares.resize(parts.route->links.size());
   flow->inbox = parts.inbox;
   // The same at both ends and for all flows of the route, and another one on the next route.
-  flow->first_link = static_cast<std::uint32_t>(parts.route->instance % flow->shares.size());
+  choose_links(*flow, parts.route->instance);
   flow->first_chunk = parts.id % static_cast<std::uint32_t>(flow->shares.size());
   flow->head_since = core_.health_clock;
   flow->receiver.replies.reserve(8);

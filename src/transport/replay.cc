@@ -59,7 +59,7 @@ bool Transmitter::replay_segment(Flow& flow, Segment& segment) {
   for (Scheduler::Tried tried = none;;) {
     Link* link = frame   ? Scheduler::link_for_frame(flow, true, tried)
                  : alone ? (tried == none ? Scheduler::link_alone(flow, segment) : nullptr)
-                         : Scheduler::link_for_chunk(flow, tried, segment.bytes, core_.now);
+                         : Scheduler::link_for_chunk(flow, tried, segment.bytes, segment.bytes, core_.now);
     if (link == nullptr) return false;
     segment.again = segment.lost = false;
     const fabric::Post answer = poster_.post(flow, segment, *link);

@@ -1,5 +1,8 @@
 #include "transport/scheduler.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "transport/reach.hpp"
 
 namespace railyard::transport {
@@ -22,18 +25,21 @@ constexpr std::int64_t kLatencyFlowNanoseconds = 5'000'000;
 
 /// Operations up to this size are over before a second link would pay.
 constexpr std::uint64_t kSmallOperation = 64 * 1024;
+/// Up to this size they are through before they meet the peer's on the same connection.
+constexpr std::uint64_t kMeetNobody = 48 * 1024;
 /// Seconds, about: what arrives on another link than that of the small traffic is seen later, because nobody looks at
 /// quiet rails in every pass, and costs both ends system calls of its own.
 constexpr double kColdLink = 30e-6;
 /// What small operations tell of a link's rate is mostly its delay: up to so many seconds no link is much slower.
 constexpr double kSmallSeconds = 500e-6;
 
-/// Small traffic of both directions keeps to one link of a route while that link has little to do.
-double cold(const Flow& flow, const Link& link) {
-  return flow.route->index_of(link) == flow.first_link ? 0 : kColdLink;
+/// Small traffic keeps to one link of a route while that link has little to do: frames of both directions to the same,
+/// chunks of one direction to the same.
+double cold(const Flow& flow, const Link& link, std::uint32_t warm) {
+  return flow.route->index_of(link) == warm ? 0 : kColdLink;
 }
 auto small_cost(const Flow& flow) {
-  return [&flow](const Link& link) { return link.load() + cold(flow, link); };
+  return [&flow](const Link& link) { return link.load() + cold(flow, link, flow.first_link); };
 }
 
 }  // namespace
@@ -65,9 +71,24 @@ Link* Scheduler::choose(Flow& flow, std::size_t first, Tried tried, bool suspect
   return best != nullptr && best->suspect() && trusted && !suspects ? nullptr : best;
 }
 
+/// That link, where something of the flow goes already; null: it was tried, or is not to be trusted.
+template <typename HasRoom>
+Link* Scheduler::preferred(Flow& flow, std::uint16_t index, Tried tried, HasRoom&& has_room) {
+  if (index >= flow.shares.size() || (tried >> index & 1U) != 0) return nullptr;
+  Link& link = flow.route->links[index];
+  return link.up() && !link.suspect() && has_room(link, flow.shares[index]) ? &link : nullptr;
+}
+
+/// What follows a chunk takes effect behind it, wherever it goes: on the same link it leaves in the same system call,
+/// and its target looks at one rail.
 Link* Scheduler::link_for_frame(Flow& flow, bool full, Tried tried) {
   const std::uint32_t most = full ? kMostFramesOnLink : kEagerFrames;
   const auto has_room = [most](const Link& link, const Share& share) { return takes_frame(link, share, most); };
+  const std::uint16_t behind = std::exchange(flow.chunk_on, Flow::kNoLink);
+  const auto under_way = [&](const Link& link, const Share& share) {
+    return share.bytes != 0 && has_room(link, share);
+  };
+  if (Link* const link = preferred(flow, behind, tried, under_way)) return link;
   return choose(flow, flow.first_link, tried, false, has_room, small_cost(flow));
 }
 
@@ -80,12 +101,19 @@ Link* Scheduler::link_for_notice(Flow& flow, Tried tried) {
 
 Link* Scheduler::link_for_report(Flow& flow, Tried tried) {
   const auto has_room = [](const Link& link, const Share&) { return link.reports_in_flight() < kMostReportsOnLink; };
+  const std::uint16_t back = std::exchange(flow.landed_on, Flow::kNoLink);
+  if (Link* const link = preferred(flow, back, tried, has_room)) return link;
   return choose(flow, flow.first_link, tried, true, has_room, small_cost(flow));
+}
+
+void Scheduler::chunk_landed(Flow& flow, std::size_t rail) {
+  const auto found = std::ranges::find(flow.route->links, rail, &Link::rail);
+  if (found != flow.route->links.end()) flow.landed_on = flow.route->index_of(*found);
 }
 
 /// Flows that share a link have equal parts of what may be in flight on it; one that has nothing there yet need not
 /// wait for the others.
-Link* Scheduler::link_for_chunk(Flow& flow, Tried tried, std::uint64_t left, std::int64_t now) {
+Link* Scheduler::link_for_chunk(Flow& flow, Tried tried, std::uint64_t bytes, std::uint64_t left, std::int64_t now) {
   if (flow.route->bytes_in_flight != 0 && yields(flow, now)) return nullptr;
   const std::uint64_t flows = std::max(flow.route->bulk_flows, 1U);
   const auto has_room = [flows](const Link& link, const Share& share) {
@@ -95,16 +123,17 @@ Link* Scheduler::link_for_chunk(Flow& flow, Tried tried, std::uint64_t left, std
   for (const Link& link : flow.route->links) {
     if (link.up() && !link.suspect() && (fastest == nullptr || link.rate() > fastest->rate())) fastest = &link;
   }
-  const bool small = left <= kSmallOperation;
+  const bool small = bytes <= kSmallOperation;
+  const std::uint32_t warm = bytes <= kMeetNobody ? flow.first_link : flow.small_chunks;
   const auto cost = [&](const Link& link) {
     // One that has shown nothing for a while is tried: small operations alone would never leave a slow link.
     if (fastest == nullptr || link.stale(now)) return link.load() - (small ? kColdLink : 0);
-    const std::uint64_t bytes = std::min<std::uint64_t>(left, link.chunk());
-    const double accepted = std::max(kMuchSlower * fastest->time_of(bytes), small ? kSmallSeconds : 0);
-    const double longer = std::max(link.time_of(bytes) - accepted, 0.0);
-    return link.load() + longer + (small ? cold(flow, link) : 0);
+    const std::uint64_t part = std::min<std::uint64_t>(left, link.chunk());
+    const double accepted = std::max(kMuchSlower * fastest->time_of(part), small ? kSmallSeconds : 0);
+    const double longer = std::max(link.time_of(part) - accepted, 0.0);
+    return link.load() + longer + (small ? cold(flow, link, warm) : 0);
   };
-  return choose(flow, small ? flow.first_link : flow.first_chunk, tried, false, has_room, cost);
+  return choose(flow, small ? warm : flow.first_chunk, tried, false, has_room, cost);
 }
 
 Link* Scheduler::link_alone(Flow& flow, const Segment& segment) {

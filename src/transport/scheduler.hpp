@@ -77,18 +77,22 @@ class Scheduler {
   /// What must get through at any rate may go on a suspected link.
   static Link* link_for_notice(Flow& flow, Tried tried);
   static Link* link_for_report(Flow& flow, Tried tried);
-  /// `left`: bytes of the operation that are still to be posted.
-  static Link* link_for_chunk(Flow& flow, Tried tried, std::uint64_t left, std::int64_t now);
+  /// `left`: of the operation's `bytes`, those that are still to be posted.
+  static Link* link_for_chunk(Flow& flow, Tried tried, std::uint64_t bytes, std::uint64_t left, std::int64_t now);
   /// For a chunk that may have broken the last one: a link that it has for itself, so that nothing else can be blamed,
   /// or suffer. Null also while others are still on the link that is kept for it.
   static Link* link_alone(Flow& flow, const Segment& segment);
   static void end_alone(Segment& segment);
   /// Of what is left of the operation, the bytes that go on that link at once.
   static std::uint32_t chunk_bytes(const Flow& flow, const Link& link, const Operation& operation, std::int64_t now);
-  /// The next chunk begins with the link after this one.
-  static void chunk_posted(Flow& flow, const Link& link) {
-    flow.first_chunk = (flow.route->index_of(link) + 1U) % static_cast<std::uint32_t>(flow.shares.size());
+  /// The next chunk begins with the link after this one. A frame that follows in sequence goes behind it.
+  static void chunk_posted(Flow& flow, const Link& link, bool sequenced) {
+    const std::uint16_t index = flow.route->index_of(link);
+    flow.first_chunk = (index + 1U) % static_cast<std::uint32_t>(flow.shares.size());
+    if (sequenced) flow.chunk_on = index;
   }
+  /// One has landed that came over that rail: its acknowledgement goes back the same way.
+  static void chunk_landed(Flow& flow, std::size_t rail);
 
   // ---- Who yields to whom ----
 
@@ -111,6 +115,8 @@ class Scheduler {
   static bool takes_frame(const Link& link, const Share& share, std::uint32_t most) {
     return share.frames < most && link.frames_in_flight() < kMostFramesOnLink;
   }
+  template <typename HasRoom>
+  static Link* preferred(Flow& flow, std::uint16_t index, Tried tried, HasRoom&& has_room);
   template <typename HasRoom, typename Cost>
   static Link* choose(Flow& flow, std::size_t first, Tried tried, bool suspects, HasRoom&& has_room, Cost&& cost);
 

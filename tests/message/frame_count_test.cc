@@ -76,5 +76,17 @@ TEST(FrameCount, MessagesOfSeveralFramesAreAcknowledgedAtOnce) {
   EXPECT_GE(cost.acknowledgements, kSteps / 2) << "their sender counts how many are unacknowledged";
 }
 
+TEST(FrameCount, BothEndsSendFramesOverTheSameLinkAndChunksOverTwo) {
+  const std::array both{quiet_settings(), quiet_settings()};
+  const std::array<std::uint32_t, 2> rails{4, 4};
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    Yard yard(orderly(rails, seed), both);
+    const Ends ends = yard.join(0, 1);
+    ASSERT_TRUE(ends);
+    EXPECT_EQ(ends.out->flow()->first_link, ends.in->flow()->first_link);
+    EXPECT_NE(ends.out->flow()->small_chunks, ends.in->flow()->small_chunks);
+  }
+}
+
 }  // namespace
 }  // namespace railyard::message

@@ -93,28 +93,69 @@ TEST_F(SchedulerTest, TheLeastLoadedLinkIsChosenAndThoseThatWereTriedAreNot) {
   Flow& flow = add_flow();
   fill(flow, 0, 1000);
   fill(flow, 1, 500);
-  EXPECT_EQ(Scheduler::link_for_chunk(flow, 0, kLeft, 0), &link(2));
+  EXPECT_EQ(Scheduler::link_for_chunk(flow, 0, kLeft, kLeft, 0), &link(2));
   Scheduler::Tried tried = Scheduler::with(0, flow, link(2));
-  EXPECT_EQ(Scheduler::link_for_chunk(flow, tried, kLeft, 0), &link(1));
+  EXPECT_EQ(Scheduler::link_for_chunk(flow, tried, kLeft, kLeft, 0), &link(1));
   tried = Scheduler::with(Scheduler::with(tried, flow, link(1)), flow, link(0));
-  EXPECT_EQ(Scheduler::link_for_chunk(flow, tried, kLeft, 0), nullptr);
+  EXPECT_EQ(Scheduler::link_for_chunk(flow, tried, kLeft, kLeft, 0), nullptr);
 }
 
 TEST_F(SchedulerTest, AnIdleFlowUsesEachLinkInTurn) {
   Flow& flow = add_flow();
   std::vector<std::uint16_t> rails;
   for (int i = 0; i < 6; ++i) {
-    Link* const chosen = Scheduler::link_for_chunk(flow, 0, kLeft, 0);
+    Link* const chosen = Scheduler::link_for_chunk(flow, 0, kLeft, kLeft, 0);
     ASSERT_NE(chosen, nullptr);
     rails.push_back(chosen->rail());
-    Scheduler::chunk_posted(flow, *chosen);
+    Scheduler::chunk_posted(flow, *chosen, false);
   }
   EXPECT_EQ(rails, (std::vector<std::uint16_t>{0, 1, 2, 0, 1, 2}));
 }
 
+TEST_F(SchedulerTest, ChunksOfBothEndsKeepOutOfEachOthersWay) {
+  Flow& flow = add_flow();
+  flow.small_chunks = 1;
+  EXPECT_EQ(Scheduler::link_for_chunk(flow, 0, 64 * 1024, 64 * 1024, 0), &link(1));
+  EXPECT_EQ(Scheduler::link_for_chunk(flow, 0, 16 * 1024, 16 * 1024, 0), &link(0)) << "through before they meet";
+  flow.first_chunk = 2;
+  EXPECT_EQ(Scheduler::link_for_chunk(flow, 0, kLeft, 16 * 1024, 0), &link(2)) << "the rest of a large operation";
+}
+
+TEST_F(SchedulerTest, AFrameGoesBehindTheChunkBeforeIt) {
+  Flow& flow = add_flow();
+  fill(flow, 2, 1 << 20);
+  Scheduler::chunk_posted(flow, link(2), true);
+  EXPECT_EQ(Scheduler::link_for_frame(flow, false, 0), &link(2)) << "it takes effect behind that anyway";
+  EXPECT_EQ(Scheduler::link_for_frame(flow, false, 0), &link(0)) << "the next one does not follow a chunk";
+}
+
+TEST_F(SchedulerTest, AFrameDoesNotGoBehindWhatItDoesNotFollow) {
+  Flow& flow = add_flow();
+  fill(flow, 2, 1 << 20);
+  Scheduler::chunk_posted(flow, link(2), false);
+  EXPECT_EQ(Scheduler::link_for_frame(flow, false, 0), &link(0)) << "outside the sequence";
+  Scheduler::chunk_posted(flow, link(1), true);
+  EXPECT_EQ(Scheduler::link_for_frame(flow, false, 0), &link(0)) << "delivered since";
+  Scheduler::chunk_posted(flow, link(2), true);
+  link(2).health.on(LinkEvent::late);
+  ASSERT_TRUE(link(2).suspect());
+  EXPECT_EQ(Scheduler::link_for_frame(flow, false, 0), &link(0)) << "on a link that is suspected";
+  Scheduler::chunk_posted(flow, link(2), true);
+  EXPECT_EQ(Scheduler::link_for_frame(flow, false, Scheduler::with(0, flow, link(2))), &link(0)) << "without room";
+}
+
+TEST_F(SchedulerTest, AnAcknowledgementGoesBackTheWayTheChunkCame) {
+  Flow& flow = add_flow();
+  Scheduler::chunk_landed(flow, 1);
+  EXPECT_EQ(Scheduler::link_for_report(flow, 0), &link(1));
+  EXPECT_EQ(Scheduler::link_for_report(flow, 0), &link(0));
+  Scheduler::chunk_landed(flow, 9);
+  EXPECT_EQ(Scheduler::link_for_report(flow, 0), &link(0)) << "by no rail of the route";
+}
+
 TEST_F(SchedulerTest, SmallTrafficKeepsToOneLinkWhileThatHasLittleToDo) {
   Flow& flow = add_flow();
-  flow.first_link = 1;
+  flow.first_link = flow.small_chunks = 1;
   constexpr std::int64_t kNow = 200'000;
   for (std::size_t i = 0; i < 3; ++i) {
     const RateStamp stamp = link(i).chunk_posted(64 * 1024, 1);
@@ -123,20 +164,20 @@ TEST_F(SchedulerTest, SmallTrafficKeepsToOneLinkWhileThatHasLittleToDo) {
   for (int i = 0; i < 6; ++i) {
     EXPECT_EQ(Scheduler::link_for_frame(flow, false, 0), &link(1));
     EXPECT_EQ(Scheduler::link_for_report(flow, 0), &link(1));
-    EXPECT_EQ(Scheduler::link_for_chunk(flow, 0, 16 * 1024, kNow), &link(1));
+    EXPECT_EQ(Scheduler::link_for_chunk(flow, 0, 16 * 1024, 16 * 1024, kNow), &link(1));
     link(1).frame_posted();
-    Scheduler::chunk_posted(flow, link(1));
+    Scheduler::chunk_posted(flow, link(1), false);
   }
   // Behind much data nobody waits.
   fill(flow, 1, 1 << 20);
   EXPECT_NE(Scheduler::link_for_frame(flow, false, 0), &link(1));
-  EXPECT_NE(Scheduler::link_for_chunk(flow, 0, 16 * 1024, kNow), &link(1));
+  EXPECT_NE(Scheduler::link_for_chunk(flow, 0, 16 * 1024, 16 * 1024, kNow), &link(1));
 }
 
 TEST_F(SchedulerTest, SmallOperationsFindOutWhetherAnotherLinkIsFaster) {
   Flow& flow = add_flow();
   const auto used = [&](std::int64_t now, std::int64_t nanoseconds) {
-    Link* const chosen = Scheduler::link_for_chunk(flow, 0, 16 * 1024, now);
+    Link* const chosen = Scheduler::link_for_chunk(flow, 0, 16 * 1024, 16 * 1024, now);
     const RateStamp stamp = chosen->chunk_posted(16 * 1024, now);
     chosen->chunk_delivered(16 * 1024, stamp, now + nanoseconds);
     return chosen;
@@ -147,7 +188,7 @@ TEST_F(SchedulerTest, SmallOperationsFindOutWhetherAnotherLinkIsFaster) {
   std::map<const Link*, int> uses;
   for (int i = 0; i < 20; ++i) {
     now += 3'000'000;
-    Link* const chosen = Scheduler::link_for_chunk(flow, 0, 16 * 1024, now);
+    Link* const chosen = Scheduler::link_for_chunk(flow, 0, 16 * 1024, 16 * 1024, now);
     EXPECT_EQ(used(now, chosen == &link(0) ? 2'000'000 : 20'000), chosen);
     ++uses[chosen];
   }
@@ -185,14 +226,15 @@ class Alone {
     std::vector<std::int64_t> free(rates_.size(), now_);
     std::vector<Flight> flights;
     while (operation.started < operation.bytes) {
-      Link* const link = Scheduler::link_for_chunk(flow_, 0, operation.bytes - operation.started, now_);
+      Link* const link =
+          Scheduler::link_for_chunk(flow_, 0, operation.bytes, operation.bytes - operation.started, now_);
       ASSERT_NE(link, nullptr);
       const std::uint32_t bytes = Scheduler::chunk_bytes(flow_, *link, operation, now_);
       std::int64_t& wire = free[link->rail()];
       wire += static_cast<std::int64_t>(1e9 * bytes / rates_[link->rail()]);
       flights.push_back({link, bytes, link->chunk_posted(bytes, now_), wire + kDelay});
       operation.started += bytes;
-      Scheduler::chunk_posted(flow_, *link);
+      Scheduler::chunk_posted(flow_, *link, false);
     }
     std::ranges::sort(flights, {}, &Flight::arrives);
     for (const Flight& flight : flights) {
@@ -262,7 +304,7 @@ TEST_F(SchedulerTest, BulkFlowsHaveEqualPartsOfALink) {
   fill(modest, 0, 1);
   const Scheduler::Tried others = Scheduler::with(Scheduler::with(0, greedy, link(1)), greedy, link(2));
   std::uint64_t taken = 0;
-  while (Scheduler::link_for_chunk(greedy, others, kLeft, 0) != nullptr) {
+  while (Scheduler::link_for_chunk(greedy, others, kLeft, kLeft, 0) != nullptr) {
     const std::uint32_t bytes = 4096;
     fill(greedy, 0, bytes);
     taken += bytes;
@@ -270,7 +312,8 @@ TEST_F(SchedulerTest, BulkFlowsHaveEqualPartsOfALink) {
   }
   EXPECT_LE(taken, link(0).window() / 2 + 4096);
   Flow& late = add_flow();
-  EXPECT_EQ(Scheduler::link_for_chunk(late, others, kLeft, 0), &link(0)) << "one that has nothing there need not wait";
+  EXPECT_EQ(Scheduler::link_for_chunk(late, others, kLeft, kLeft, 0), &link(0))
+      << "one that has nothing there need not wait";
 }
 
 TEST_F(SchedulerTest, BulkYieldsToAFlowThatSendsSmallMessagesAlone) {
@@ -287,10 +330,10 @@ TEST_F(SchedulerTest, BulkYieldsToAFlowThatSendsSmallMessagesAlone) {
   route_.in_memory = true;
   EXPECT_LT(chunk_bytes(bulk, left, kNow), beside) << "in memory each is a copy that the other waits for";
   route_.in_memory = false;
-  EXPECT_NE(Scheduler::link_for_chunk(bulk, 0, kLeft, kNow), nullptr);
+  EXPECT_NE(Scheduler::link_for_chunk(bulk, 0, kLeft, kLeft, kNow), nullptr);
   fill(bulk, 0, 1000);
-  EXPECT_EQ(Scheduler::link_for_chunk(bulk, 0, kLeft, kNow), nullptr) << "one chunk at a time";
-  EXPECT_NE(Scheduler::link_for_chunk(bulk, 0, kLeft, kNow + 1'000'000'000), nullptr) << "it has fallen silent";
+  EXPECT_EQ(Scheduler::link_for_chunk(bulk, 0, kLeft, kLeft, kNow), nullptr) << "one chunk at a time";
+  EXPECT_NE(Scheduler::link_for_chunk(bulk, 0, kLeft, kLeft, kNow + 1'000'000'000), nullptr) << "it has fallen silent";
   Scheduler::note_chunk(small);
   EXPECT_FALSE(Scheduler::yields(bulk, kNow)) << "it moves chunks itself";
 }
@@ -315,7 +358,7 @@ TEST_F(SchedulerTest, AChunkUnderSuspicionHasALinkForItself) {
   for (std::size_t index = 0; index < route_.links.size(); ++index) fill(flow, index, 1000 * (index + 1));
   EXPECT_EQ(Scheduler::link_alone(flow, segment), nullptr) << "others are on it still";
   EXPECT_EQ(link(0).sole, &segment) << "but nothing more is put there";
-  EXPECT_NE(Scheduler::link_for_chunk(flow, 0, kLeft, 0), &link(0));
+  EXPECT_NE(Scheduler::link_for_chunk(flow, 0, kLeft, kLeft, 0), &link(0));
   link(0).chunk_dropped(1000);
   EXPECT_EQ(Scheduler::link_alone(flow, segment), &link(0));
   segment.alone = operation.on_trial = true;
