@@ -48,7 +48,8 @@ class Writer {
   std::array<Write, kMost> writes;
 };
 
-template <std::size_t kDoorbell>
+/// `kLinks`: that many to the same rail, posted to in turn.
+template <std::size_t kDoorbell, std::size_t kLinks = 1>
 class ByRail final : public Writer {
  public:
   ByRail() {
@@ -61,20 +62,23 @@ class ByRail final : public Writer {
     if (!rails) check(false, rails.error().text().c_str());
     near_ = std::move((*rails)[0]);
     far_ = std::move((*rails)[1]);
-    const auto peer = near_->connect(far_->address(), {});
-    check(peer.ok(), "connect failed");
     auto source = near_->register_memory(source_, {});
     auto target = far_->register_memory(target_, {.remote = true});
     check(source.ok() && target.ok(), "memory cannot be registered");
     near_registration_ = *source;
     far_registration_ = *target;
     from_ = {source_.data(), kBytes, source->descriptor[static_cast<std::size_t>(fabric::Lane::data)]};
-    to_ = {*peer, target->remote_base, target->key};
-    while (near_->write(to_, from_, {}, writes.data()) == fabric::Post::busy) {
-      take();
-      far_->poll(events_);
+    for (fabric::RemoteChunk& to : to_) {
+      const auto peer = near_->connect(far_->address(), {static_cast<std::uint64_t>(&to - to_.data()) + 1, 1});
+      check(peer.ok(), "connect failed");
+      to = {*peer, target->remote_base, target->key};
+      writes[0].done = false;
+      while (near_->write(to, from_, {}, writes.data()) == fabric::Post::busy) {
+        take();
+        far_->poll(events_);
+      }
+      while (!writes[0].done) take();
     }
-    while (!writes[0].done) take();
   }
   ~ByRail() override {
     near_->revoke(near_registration_);
@@ -87,7 +91,7 @@ class ByRail final : public Writer {
     fabric::Rail& rail = *near_;
     for (std::size_t i = 0; i < count;) {
       for (const std::size_t end = i + kDoorbell; i < end; ++i) {
-        if (rail.write(to_, from_, {}, &writes[i]) != fabric::Post::posted) std::abort();
+        if (rail.write(to_[i % kLinks], from_, {}, &writes[i]) != fabric::Post::posted) std::abort();
       }
       rail.ring();
     }
@@ -110,7 +114,7 @@ class ByRail final : public Writer {
   fabric::Registration near_registration_;
   fabric::Registration far_registration_;
   fabric::LocalChunk from_;
-  fabric::RemoteChunk to_;
+  std::array<fabric::RemoteChunk, kLinks> to_;
   std::array<fabric::Event, kMost> events_;
 };
 
@@ -160,10 +164,42 @@ class Bare : public Writer {
   std::array<ibv_wc, kMost> completions_{};
 };
 
+/// The same over two connections in turn.
+class BareInTurn final : public Bare {
+ public:
+  explicit BareInTurn(Network& network) : Bare(network) {
+    ibv_qp* const in = line_.far.make_pair();
+    outs_ = {line_.out, line_.near.make_pair()};
+    check(in != nullptr && outs_[1] != nullptr && line_.near.to_init(outs_[1]) == 0 && line_.far.to_init(in) == 0 &&
+              line_.near.to_receive(outs_[1], line_.far.gid, in->qp_num) == 0 &&
+              line_.far.to_receive(in, line_.near.gid, outs_[1]->qp_num) == 0 && line_.near.to_send(outs_[1]) == 0,
+          "no second connection");
+  }
+
+  [[gnu::noinline]] void post(std::size_t count) override {
+    for (std::size_t i = 0; i < count; ++i) {
+      ibv_sge sge{from_.addr, from_.length, from_.lkey};
+      ibv_send_wr request{};
+      request.wr_id = reinterpret_cast<std::uint64_t>(&writes[i]);
+      request.sg_list = &sge;
+      request.num_sge = 1;
+      request.opcode = IBV_WR_RDMA_WRITE;
+      request.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+      request.wr.rdma.remote_addr = to_;
+      request.wr.rdma.rkey = key_;
+      ibv_send_wr* bad = nullptr;
+      if (ibv_post_send(outs_[i % 2], &request, &bad) != 0) std::abort();
+    }
+  }
+
+ private:
+  std::array<ibv_qp*, 2> outs_{};
+};
+
 /// The least that can be done: chains made beforehand, in which only what may differ is filled in. One completion
 /// speaks for a chain.
 template <std::size_t kDoorbell>
-class Prepared final : public Bare {
+class Prepared : public Bare {
  public:
   explicit Prepared(Network& network) : Bare(network) {
     for (std::size_t i = 0; i < kDoorbell; ++i) {
@@ -199,14 +235,47 @@ class Prepared final : public Bare {
     return static_cast<std::size_t>(count) * kDoorbell;
   }
 
- private:
+ protected:
   std::array<ibv_send_wr, kDoorbell> requests_{};
   std::array<ibv_sge, kDoorbell> sges_{};
+};
+
+/// Such chains, each request made for its write.
+class Chained final : public Prepared<kMost> {
+ public:
+  using Prepared::Prepared;
+
+  [[gnu::noinline]] void post(std::size_t count) override {
+    for (std::size_t i = 0; i < count;) {
+      ibv_send_wr* last = nullptr;
+      for (std::size_t place = 0; place < kMost; ++place) {
+        ibv_send_wr& request = requests_[place];
+        ibv_sge& sge = sges_[place];
+        sge = from_;
+        request = {};
+        request.wr_id = reinterpret_cast<std::uint64_t>(&writes[i++]);
+        request.sg_list = &sge;
+        request.num_sge = 1;
+        request.opcode = IBV_WR_RDMA_WRITE;
+        request.send_flags = IBV_SEND_INLINE;
+        request.wr.rdma.remote_addr = to_;
+        request.wr.rdma.rkey = key_;
+        if (last != nullptr) last->next = &request;
+        last = &request;
+      }
+      last->send_flags |= IBV_SEND_SIGNALED;
+      ibv_send_wr* bad = nullptr;
+      if (ibv_post_send(line_.out, requests_.data(), &bad) != 0) std::abort();
+    }
+  }
 };
 
 std::unique_ptr<Writer> writer_named(std::string_view name, Network& network) {
   if (name == "rail") return std::make_unique<ByRail<1>>();
   if (name == "rail-chain") return std::make_unique<ByRail<kMost>>();
+  if (name == "rail-turns") return std::make_unique<ByRail<1, 2>>();
+  if (name == "bare-turns") return std::make_unique<BareInTurn>(network);
+  if (name == "bare-chain") return std::make_unique<Chained>(network);
   if (name == "bare") return std::make_unique<Bare>(network);
   if (name == "prepared") return std::make_unique<Prepared<1>>(network);
   if (name == "prepared-chain") return std::make_unique<Prepared<kMost>>(network);
@@ -235,11 +304,12 @@ int main(int argc, char** argv) try {
   {
     const auto writer = rounds > 0 ? writer_named(argv[1], network) : nullptr;
     if (writer == nullptr || (writes != kMost && (writes != 1 || chained))) {
-      std::fprintf(stderr,
-                   "usage: cost rail|bare|prepared|rail-chain|prepared-chain WRITES ROUNDS\n"
-                   "  WRITES are posted, each with a doorbell or all with one, and then waited for: %zu, or without a "
-                   "chain 1.\n",
-                   kMost);
+      std::fprintf(
+          stderr,
+          "usage: cost rail|bare|prepared|rail-turns|bare-turns|rail-chain|bare-chain|prepared-chain WRITES ROUNDS\n"
+          "  WRITES are posted, each with a doorbell or all with one, and then waited for: %zu, or without a "
+          "chain 1.\n",
+          kMost);
       return 2;
     }
     network.motion(Motion::by_hand);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -139,8 +140,12 @@ struct RemoteChunk {
 
 struct WriteOptions {
   bool with_immediate = false;
-  std::uint32_t immediate = 0;
   bool delivery_complete = false;  ///< only where the capability says so
+  std::uint16_t unused = 0;        ///< no padding: they are passed, and looked at, as one word
+  std::uint32_t immediate = 0;
+
+  /// None of them is chosen.
+  bool none() const { return std::bit_cast<std::uint64_t>(*this) == 0; }
 };
 
 /// What is at fault when an operation fails.

@@ -88,7 +88,7 @@ TEST_P(RailContract, DeliveryCompletionMeansVisibleAtTheTarget) {
   const auto write = [&](PostContext& context, std::size_t bytes) {
     return insist([&] {
       return a_.rail->write({a_.peer, b_.at(0), b_.registration.key}, a_.chunk(0, bytes, kData),
-                            {.with_immediate = true, .immediate = 1, .delivery_complete = true}, &context);
+                            {.with_immediate = true, .delivery_complete = true, .immediate = 1}, &context);
     });
   };
   ASSERT_EQ(write(first, 8), Post::posted);
@@ -251,7 +251,7 @@ TEST_P(RailContract, ABadKeyIsAnErrorCompletionAndNothingIsWritten) {
       insist([&] {
         return a_.rail->write(
             {a_.peer, b_.at(0), b_.registration.key ^ 0x5555}, a_.chunk(0, 64, kData),
-            {.with_immediate = true, .immediate = 9, .delivery_complete = a_.rail->capabilities().delivery_complete},
+            {.with_immediate = true, .delivery_complete = a_.rail->capabilities().delivery_complete, .immediate = 9},
             &context);
       }),
       Post::posted);

@@ -138,7 +138,7 @@ TEST_F(TcpDevice, WritesAndReadsBringEveryByteBeforeTheyAreTold) {
       const auto sent = some_bytes(bytes, bytes + 1);
       here.fill(sent);
       PostContext written;
-      const WriteOptions options{.with_immediate = true, .immediate = round, .delivery_complete = true};
+      const WriteOptions options{.with_immediate = true, .delivery_complete = true, .immediate = round};
       ASSERT_EQ(
           a.rail->write({link, target.remote_base, target.key}, chunk(here.data(), bytes, source), options, &written),
           Post::posted);

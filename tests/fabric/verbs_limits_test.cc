@@ -196,6 +196,29 @@ TEST_F(VerbsLimits, EveryPairMayBreakAtOnceWithoutTheCompletionQueueRunningOver)
   network_.thaw(0);
 }
 
+/// Places are granted to a link ahead of its posts: nobody waits for those that it does not use.
+TEST_F(VerbsLimits, AllRoomIsForWhoeverPosts) {
+  constexpr int kEntries = 600;
+  constexpr std::size_t kRoom = 600 - 150 - 160 - 16;  // without receives, CM messages and flushes
+  network_.options(0).limits.max_cqe = kEntries;
+  Side& a = open(0, 100);
+  Side& b = open(1, 100);
+  std::vector<RemoteId> links;
+  for (std::uint64_t id = 1; id <= 4; ++id) links.push_back(connect(a, b, {id, 1}));
+  for (int round = 0; round < 3; ++round) {
+    for (const RemoteId link : links) ASSERT_TRUE(delivers(a, b, link));
+    network_.freeze(0);
+    auto posted = fill(a, b, links[0]);
+    const auto more = fill(a, b, links[1]);
+    posted.insert(posted.end(), more.begin(), more.end());
+    EXPECT_EQ(posted.size(), kRoom);
+    for (const RemoteId link : links) EXPECT_EQ(a.rail->send(link, a.chunk(0, 8), a.fresh()), Post::busy);
+    network_.thaw(0);
+    expect_back_once(a, posted);
+    a.log.clear();
+  }
+}
+
 TEST_F(VerbsLimits, AQueueFullOfReceivesAndWorkDoesNotRunOver) {
   constexpr int kEntries = 400;  // 100 receives, 160 for CM messages, 140 work requests
   for (std::size_t device : {0u, 1u}) network_.options(device).limits.max_cqe = kEntries;

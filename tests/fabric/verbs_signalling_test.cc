@@ -69,6 +69,57 @@ TEST_F(VerbsSignals, AWorkRequestAloneLeavesWithTheNextPoll) {
   ASSERT_TRUE(pump([&] { return a_->told(context) == 1; }));
 }
 
+TEST_F(VerbsSignals, AFullChainLeavesWithoutADoorbell) {
+  const auto before = network_.traffic(0);
+  for (int i = 0; i < 17; ++i) ASSERT_EQ(write(8, a_->fresh()), Post::posted);
+  EXPECT_EQ(network_.traffic(0).doorbells, before.doorbells + 1);
+  EXPECT_EQ(network_.traffic(0).work_requests, before.work_requests + 16);
+}
+
+TEST_F(VerbsSignals, PostsToLinksInTurnAreOneChainEach) {
+  constexpr std::size_t kLinks = 3;
+  std::vector<RemoteId> links{link_};
+  while (links.size() < kLinks) links.push_back(connect(*a_, *b_, {links.size() + 1, 1}));
+  for (const RemoteId link : links) ASSERT_TRUE(delivers(*a_, *b_, link));
+  for (std::size_t burst = 1; burst <= 40; ++burst) {
+    const auto before = network_.traffic(0);
+    std::vector<PostContext*> posted;
+    for (std::size_t i = 0; i < burst; ++i) {
+      posted.push_back(a_->fresh());
+      ASSERT_EQ(a_->rail->write(a_->to(links[i % kLinks], *b_, 0), a_->chunk(0, 8), {}, posted.back()), Post::posted);
+    }
+    EXPECT_EQ(network_.traffic(0).doorbells, before.doorbells);
+    a_->rail->ring();
+    EXPECT_EQ(network_.traffic(0).doorbells, before.doorbells + std::min(burst, kLinks));
+    EXPECT_EQ(network_.traffic(0).work_requests, before.work_requests + burst);
+    a_->rail->ring();
+    EXPECT_EQ(network_.traffic(0).doorbells, before.doorbells + std::min(burst, kLinks)) << "nothing is left to ring";
+    expect_back_once(*a_, posted);
+    a_->log.clear();
+  }
+}
+
+/// A link that another takes the place of, with its chain not rung.
+TEST_F(VerbsSignals, NothingIsPostedForALinkThatHasEnded) {
+  const RemoteId other = connect(*a_, *b_, {2, 1});
+  ASSERT_TRUE(delivers(*a_, *b_, other));
+  std::vector<PostContext*> posted;
+  for (const RemoteId link : {link_, other, link_}) {
+    posted.push_back(a_->fresh());
+    ASSERT_EQ(a_->rail->write(a_->to(link, *b_, 0), a_->chunk(0, 8), {}, posted.back()), Post::posted);
+  }
+  a_->rail->disconnect(link_);
+  EXPECT_EQ(write(8, a_->fresh()), Post::failed);
+  a_->rail->ring();
+  expect_back_once(*a_, posted);
+  EXPECT_EQ(std::ranges::find(a_->log, posted[0], &Event::context)->kind, Event::Kind::failed);
+  EXPECT_EQ(std::ranges::find(a_->log, posted[1], &Event::context)->kind, Event::Kind::written);
+  EXPECT_EQ(std::ranges::find(a_->log, posted[2], &Event::context)->kind, Event::Kind::failed);
+  const RemoteId again = connect(*a_, *b_, {3, 1});
+  EXPECT_EQ(again, link_);
+  EXPECT_TRUE(delivers(*a_, *b_, again));
+}
+
 TEST_F(VerbsSignals, SmallOnesGoInlineUpToWhatTheDeviceCarries) {
   const auto inlined = [&](std::size_t bytes) {
     const auto before = network_.traffic(0).inlined;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "base/log.hpp"
 #include "fabric/verbs/rail.hpp"
@@ -13,52 +14,129 @@ Post VerbsRail::refuse_post(const char* operation, RemoteId remote) {
   return BaseRail::refuse_post(operation, links_.find(remote), {kDeviceGone, kPeerEnded, IBV_WC_WR_FLUSH_ERR});
 }
 
-/// `copies`: the device takes small bytes at once.
-inline ibv_send_wr& VerbsRail::add(Pair& pair, const LocalChunk& chunk, PostContext* context, Event::Kind kind,
-                                   bool copies) {
-  if (!pair.queue.holds()) {
-    pair.rings_after = to_ring_;
-    to_ring_ = &pair;
+/// Posts go to that link from now on. False: it takes none.
+inline bool VerbsRail::turn_to(RemoteId remote) {
+  const VerbsLink* const link = links_.ready(remote);
+  if (link == nullptr || link->pair == nullptr) return false;
+  if (posting_->holds() && !posting_->waits_to_ring) {
+    posting_->waits_to_ring = true;
+    posting_->rings_after = to_ring_;
+    to_ring_ = posting_;
   }
-  --transmit_room_;
-  const auto descriptor = reinterpret_cast<std::uintptr_t>(chunk.descriptor);
-  SendQueue::WorkRequest& request = pair.queue.add(context, kind);
-  request.sge.addr = reinterpret_cast<std::uint64_t>(chunk.address);
-  request.sge.length = static_cast<std::uint32_t>(chunk.bytes);
-  request.sge.lkey = static_cast<std::uint32_t>(descriptor);
-  request.work.num_sge = chunk.bytes != 0 ? 1 : 0;
-  // The processor writes inline bytes, and cannot read them in the memory of a GPU.
-  request.work.send_flags = copies && chunk.bytes <= inline_bytes_ && descriptor < kOnDevice ? IBV_SEND_INLINE : 0;
-  return request.work;
+  posting_ = &link->pair->queue;
+  posting_to_ = remote;
+  return true;
 }
 
-/// A full chain leaves at once, and the others with it; a shorter one with the next `ring`.
-inline Post VerbsRail::posted(const Pair& pair) {
-  if (pair.queue.chain_full()) [[unlikely]]
+/// No link posts to that queue any more.
+void VerbsRail::turn_away(const SendQueue& queue) {
+  if (posting_ != &queue) return;
+  posting_ = &nowhere_;
+  posting_to_ = kNobody;
+}
+
+/// Places are granted for a chain at a time, as long as every pair could have that; else one by one.
+[[gnu::noinline]] Post VerbsRail::prepare(const char* operation, RemoteId remote, std::uint32_t depth) {
+  if (remote != posting_to_ && !turn_to(remote)) return refuse_post(operation, remote);
+  SendQueue& queue = *posting_;
+  if (queue.has_place()) return Post::posted;
+  if (queue.chain_full()) {  // it leaves now, and the others with it
     ring();
+    if (remote != posting_to_) return refuse_post(operation, remote);
+  }
+  const std::uint32_t outstanding = queue.outstanding();
+  if (outstanding >= depth) return Post::busy;
+  if (queue.grantable() == 0) {
+    if (outstanding != 0) return Post::busy;
+    queue.renumber();
+  }
+  if (transmit_room_ == 0) take_back_places();
+  if (transmit_room_ == 0) return Post::busy;
+  std::uint32_t places = 1;  // what the data lane leaves to messages is not granted ahead
+  if (outstanding < data_depth_ && transmit_room_ >= SendQueue::kChain * slots_.size())
+    places = std::min(queue.grantable(), data_depth_ - outstanding);
+  places_idle_ |= places > 1;
+  transmit_room_ -= places;
+  queue.grant(places);
   return Post::posted;
 }
 
-void VerbsRail::not_taken(Pair& pair, int code) {
+void VerbsRail::take_back_places() {
+  if (!std::exchange(places_idle_, false)) return;
+  for (Slot& slot : slots_)
+    if (slot.pair) transmit_room_ += slot.pair->queue.take_back();
+}
+
+/// A work request for the chunk, to be completed and then posted.
+inline ibv_send_wr& VerbsRail::next_work(const LocalChunk& chunk, ibv_wr_opcode opcode, PostContext* context,
+                                         Event::Kind kind) {
+  SendQueue::WorkRequest& request = posting_->next(context, kind);
+  request.work.opcode = opcode;
+  request.work.num_sge = 1;
+  request.work.send_flags = IBV_SEND_INLINE;
+  request.sge.addr = reinterpret_cast<std::uint64_t>(chunk.address);
+  request.sge.length = static_cast<std::uint32_t>(chunk.bytes);
+  request.sge.lkey = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(chunk.descriptor));
+  return request.work;
+}
+
+/// The device fetches the bytes, or brings them.
+[[gnu::noinline]] Post VerbsRail::by_address(ibv_send_wr& work) {
+  work.num_sge = work.sg_list->length != 0 ? 1 : 0;
+  work.send_flags = 0;
+  return Post::posted;
+}
+
+/// The end of a post whose bytes the device may take at once. The processor writes those, and cannot read them in the
+/// memory of a GPU.
+inline Post VerbsRail::posted(ibv_send_wr& work, const LocalChunk& chunk) {
+  posting_->add();
+  const bool small = chunk.bytes - 1 < inline_bytes_;  // and some
+  if (small && reinterpret_cast<std::uintptr_t>(chunk.descriptor) < kOnDevice) [[likely]]
+    return Post::posted;
+  return by_address(work);
+}
+
+void VerbsRail::not_taken(const SendQueue& queue, int code) {
   log_debug(in_log(), "the device did not take work: {}", std::strerror(code));
-  pair_failed(pair, kErrno + code, false);
+  pair_failed(*pair_at(queue.number()), kErrno + code, false);
 }
 
 void VerbsRail::ring() {
+  if (posting_->holds()) {
+    if (const int code = posting_->ring(); code != 0) [[unlikely]]
+      not_taken(*posting_, code);
+  }
+  if (to_ring_ != nullptr) [[unlikely]]
+    ring_others();
+}
+
+[[gnu::noinline]] void VerbsRail::ring_others() {
   while (to_ring_ != nullptr) {
-    Pair& pair = *to_ring_;
-    to_ring_ = pair.rings_after;
-    if (const int code = pair.queue.ring(); code != 0) [[unlikely]]
-      not_taken(pair, code);
+    SendQueue& queue = *to_ring_;
+    to_ring_ = queue.rings_after;
+    queue.waits_to_ring = false;
+    if (!queue.holds()) continue;
+    if (const int code = queue.ring(); code != 0) [[unlikely]]
+      not_taken(queue, code);
   }
 }
 
 Post VerbsRail::send(RemoteId remote, const LocalChunk& message, PostContext* context) {
-  Pair* const pair = ready_pair(remote);
-  if (pair == nullptr) return refuse_post("send", remote);
-  if (!has_room(*pair, depth_)) return Post::busy;
-  add(*pair, message, context, Event::Kind::sent, true).opcode = IBV_WR_SEND;
-  return posted(*pair);
+  if (!prepared(remote)) [[unlikely]]
+    return turn_and_send(remote, message, context);
+  ibv_send_wr& work = next_work(message, IBV_WR_SEND, context, Event::Kind::sent);
+  return posted(work, message);
+}
+
+// Functions of their own, called last: a post that finds all prepared saves no registers for them, nor one that turns.
+[[gnu::noinline]] Post VerbsRail::turn_and_send(RemoteId remote, const LocalChunk& message, PostContext* context) {
+  return turned_to(remote) ? VerbsRail::send(remote, message, context) : prepare_and_send(remote, message, context);
+}
+
+[[gnu::noinline]] Post VerbsRail::prepare_and_send(RemoteId remote, const LocalChunk& message, PostContext* context) {
+  const Post answer = prepare("send", remote, depth_);
+  return answer == Post::posted ? VerbsRail::send(remote, message, context) : answer;
 }
 
 Post VerbsRail::receive(const LocalChunk& buffer, PostContext* context) {
@@ -79,109 +157,129 @@ Post VerbsRail::receive(const LocalChunk& buffer, PostContext* context) {
 }
 
 Post VerbsRail::write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context) {
-  Pair* const pair = ready_pair(to.remote);
-  if (pair == nullptr) return refuse_post("write", to.remote);
-  if (!has_room(*pair, data_depth_)) return Post::busy;
-  if (options.delivery_complete) return fail("write with delivery completion", kErrno + EOPNOTSUPP);
-  ibv_send_wr& request = add(*pair, from, context, Event::Kind::written, true);
-  request.opcode = IBV_WR_RDMA_WRITE;
-  if (options.with_immediate) {
-    request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-    request.imm_data = htobe32(options.immediate);
+  if (!prepared(to.remote)) [[unlikely]]
+    return turn_and_write(to, from, options, context);
+  ibv_send_wr& work = next_work(from, IBV_WR_RDMA_WRITE, context, Event::Kind::written);
+  if (!options.none()) {
+    if (options.delivery_complete) [[unlikely]]
+      return refuse_delivery();
+    if (options.with_immediate) work.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    work.imm_data = htobe32(options.immediate);
   }
-  request.wr.rdma.remote_addr = to.address;
-  request.wr.rdma.rkey = static_cast<std::uint32_t>(to.key);
-  return posted(*pair);
+  work.wr.rdma.remote_addr = to.address;
+  work.wr.rdma.rkey = static_cast<std::uint32_t>(to.key);
+  return posted(work, from);
+}
+
+[[gnu::noinline]] Post VerbsRail::refuse_delivery() {
+  return fail("write with delivery completion", kErrno + EOPNOTSUPP);
+}
+
+[[gnu::noinline]] Post VerbsRail::turn_and_write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options,
+                                                 PostContext* context) {
+  return turned_to(to.remote) ? VerbsRail::write(to, from, options, context)
+                              : prepare_and_write(to, from, options, context);
+}
+
+[[gnu::noinline]] Post VerbsRail::prepare_and_write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options,
+                                                    PostContext* context) {
+  const Post answer = prepare("write", to.remote, data_depth_);
+  return answer == Post::posted ? VerbsRail::write(to, from, options, context) : answer;
 }
 
 Post VerbsRail::read(const RemoteChunk& from, const LocalChunk& to, PostContext* context) {
-  Pair* const pair = ready_pair(from.remote);
-  if (pair == nullptr) return refuse_post("read", from.remote);
-  if (!has_room(*pair, data_depth_)) return Post::busy;
-  ibv_send_wr& request = add(*pair, to, context, Event::Kind::read, false);
-  request.opcode = IBV_WR_RDMA_READ;
-  request.wr.rdma.remote_addr = from.address;
-  request.wr.rdma.rkey = static_cast<std::uint32_t>(from.key);
-  return posted(*pair);
+  if (!prepared(from.remote)) {
+    if (const Post answer = prepare("read", from.remote, data_depth_); answer != Post::posted) return answer;
+  }
+  ibv_send_wr& work = next_work(to, IBV_WR_RDMA_READ, context, Event::Kind::read);
+  work.wr.rdma.remote_addr = from.address;
+  work.wr.rdma.rkey = static_cast<std::uint32_t>(from.key);
+  posting_->add();
+  return by_address(work);
 }
 
 Post VerbsRail::atomic(const RemoteChunk& at, AtomicRequest request, const LocalChunk& result, PostContext* context) {
-  Pair* const pair = ready_pair(at.remote);
-  if (pair == nullptr) return refuse_post("atomic", at.remote);
+  if (!prepared(at.remote)) {
+    if (const Post answer = prepare("atomic", at.remote, data_depth_); answer != Post::posted) return answer;
+  }
   if (!capabilities_.native_atomics) return fail("atomic", kErrno + EOPNOTSUPP);
   if (result.bytes != sizeof(std::uint64_t) || at.address % sizeof(std::uint64_t) != 0)
     return fail("atomic", kErrno + EINVAL);
-  if (!has_room(*pair, data_depth_)) return Post::busy;
-  ibv_send_wr& work = add(*pair, result, context, Event::Kind::read, false);
   const bool swap = request.kind == AtomicRequest::Kind::compare_swap;
-  work.opcode = swap ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD;
+  ibv_send_wr& work =
+      next_work(result, swap ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD, context, Event::Kind::read);
   work.wr.atomic.remote_addr = at.address;
   work.wr.atomic.rkey = static_cast<std::uint32_t>(at.key);
   work.wr.atomic.compare_add = swap ? request.compare : request.value;
   work.wr.atomic.swap = request.value;
-  return posted(*pair);
+  posting_->add();
+  return by_address(work);
 }
 
 std::size_t VerbsRail::poll(std::span<Event> events) {
   if (stopped_ || events.empty()) return 0;
-  if (to_ring_ != nullptr) ring();
+  if (holds_work()) ring();
   if (++turn_ % kSetUpLook == 0) look_around();
   if (flush_.active) [[unlikely]]
     return poll_flushed(events);
-  std::size_t count = 0;
-  if (gone_ || !pending_.empty()) [[unlikely]] {
-    count = pending_.take(events);
-    if (gone_ || count == events.size()) return count;
-  }
-  bool emptied = false;
-  count += read_queue(events.subspan(count), emptied);
-  if (emptied && !closing_.empty()) sweep();
+  if (gone_ || !pending_.empty() || !closing_.empty()) [[unlikely]]
+    return poll_pending(events);
+  return read_queue(events);
+}
+
+std::size_t VerbsRail::poll_pending(std::span<Event> events) {
+  std::size_t count = pending_.take(events);
+  if (gone_ || count == events.size()) return count;
+  count += read_queue(events.subspan(count));
+  if (emptied_ && !closing_.empty()) sweep();
   return count;
 }
 
-inline VerbsRail::Pair* VerbsRail::pair_named(std::uint64_t wr_id) {
+inline VerbsRail::Pair* VerbsRail::pair_at(std::uint64_t wr_id) const {
   const auto slot = static_cast<std::uint32_t>(wr_id >> kSlotShift) & kSlotMask;
-  Pair* const pair = slot < slots_.size() ? slots_[slot].pair.get() : nullptr;
-  return pair != nullptr && pair->queue.named(wr_id) ? pair : nullptr;
+  return slot < slots_.size() ? slots_[slot].pair.get() : nullptr;
 }
 
-std::size_t VerbsRail::read_queue(std::span<Event> events, bool& emptied) {
+std::size_t VerbsRail::read_queue(std::span<Event> events) {
   std::array<ibv_wc, kReadBatch> completions;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled below
   Event* next = events.data();
   Event* const end = next + events.size();
-  while (next < end) {
-    const int room = static_cast<int>(std::min<std::ptrdiff_t>(end - next, kReadBatch));
+  emptied_ = false;
+  for (std::size_t left = events.size(); left != 0; left = static_cast<std::size_t>(end - next)) {
+    const int room = static_cast<int>(std::min<std::size_t>(left, kReadBatch));
     const int found = ibv_poll_cq(queue_.get(), room, completions.data());
     if (found < 0) [[unlikely]] {
       log_error(in_log(), "its completion queue failed");
       device_gone();
       break;
     }
-    Pair* pair = nullptr;  // often that of the completion before
+    SendQueue* queue = posting_;  // often its own, or that of the completion before
     for (const ibv_wc *one = completions.data(), *const last = one + found; one < last; ++one) {
       if ((one->wr_id & kSend) == 0) {
         next = take_received(*one, next, end);
         continue;
       }
-      if (pair == nullptr || !pair->queue.named(one->wr_id)) pair = pair_named(one->wr_id);
       // One completion speaks for all work requests before it that asked for none.
-      const auto index = static_cast<std::uint32_t>(one->wr_id) & SendQueue::kIndexMask;
-      const std::uint32_t count = pair != nullptr ? pair->queue.covers(index) : 0;
-      if (count == 0) [[unlikely]] {
-        take_other(*one);
-        if (gone_) break;
-        pair = nullptr;
-      } else if (one->status == IBV_WC_SUCCESS) [[likely]] {
-        next = take_sent(*pair, count, next, end);
-      } else {
-        next = take_sent(*pair, count - 1, next, end);
-        next = take_failed(*pair, *one, next, end);
-        if (gone_) break;
-        pair = nullptr;
+      if (!queue->is_out(one->wr_id)) {
+        Pair* const pair = pair_at(one->wr_id);
+        queue = pair != nullptr ? &pair->queue : &nowhere_;
+        if (!queue->is_out(one->wr_id)) [[unlikely]] {
+          take_other(*one);
+          if (gone_) break;
+          continue;
+        }
       }
+      const std::uint32_t before = queue->before(one->wr_id);
+      if (one->status == IBV_WC_SUCCESS) [[likely]] {
+        next = take_sent(*queue, before + 1, next, end);
+        continue;
+      }
+      next = take_sent(*queue, before, next, end);
+      next = take_failed(*pair_at(one->wr_id), *one, next, end);
+      if (gone_) break;
     }
     if (found < room) {
-      emptied = !gone_;
+      emptied_ = !gone_;
       break;
     }
   }
@@ -214,10 +312,10 @@ Event* VerbsRail::take_received(const ibv_wc& completion, Event* next, Event* en
   return put(event, next, end);
 }
 
-inline Event* VerbsRail::take_sent(Pair& pair, std::uint32_t count, Event* next, Event* end) {
+inline Event* VerbsRail::take_sent(SendQueue& queue, std::uint32_t count, Event* next, Event* end) {
   transmit_room_ += count;
   for (; count != 0; --count) {
-    const SendQueue::Entry entry = pair.queue.retire();
+    const SendQueue::Entry entry = queue.retire();
     if (next < end) [[likely]] {
       next->kind = entry.kind;
       next->context = entry.context;
@@ -272,8 +370,8 @@ void VerbsRail::take_other(const ibv_wc& completion) {
 
 void VerbsRail::drain() {
   std::array<Event, kReadBatch> found;
-  for (bool emptied = false; !emptied && !gone_;) {
-    const std::size_t count = read_queue(found, emptied);
+  for (emptied_ = false; !emptied_ && !gone_;) {
+    const std::size_t count = read_queue(found);
     for (std::size_t i = 0; i < count; ++i) pending_.push(found[i]);
   }
 }

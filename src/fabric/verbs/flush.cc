@@ -89,10 +89,9 @@ int VerbsRail::open_flush_pair() {
 std::size_t VerbsRail::poll_flushed(std::span<Event> events) {
   if (!gone_) {
     std::array<Event, kReadBatch> found;
-    bool emptied = false;
-    const std::size_t count = read_queue(found, emptied);
+    const std::size_t count = read_queue(found);
     for (std::size_t i = 0; i < count; ++i) pending_.push(found[i]);
-    if (emptied && !closing_.empty()) sweep();
+    if (emptied_ && !closing_.empty()) sweep();
   }
   gone_ ? withhold() : advance_flush();
   const std::size_t count = pending_.take(events, flush_.visible);

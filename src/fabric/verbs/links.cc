@@ -36,6 +36,7 @@ VerbsRail::Pair* VerbsRail::pair_of_facing(const LinkTag& tag, const Peer& peer)
 }
 
 void VerbsRail::lose(VerbsLink& link, int error, bool refused) {
+  if (link.pair != nullptr) turn_away(link.pair->queue);
   const bool nobody = error == kNobodyThere;
   links_.lose(link,
               {.error = error, .refused = refused, .unverified = nobody && !refused, .unwanted = error == kUnwanted});
@@ -59,6 +60,7 @@ void VerbsRail::disconnect(RemoteId remote) {
   inquiries_.erase(remote);
   if (Pair* const pair = link->pair; pair != nullptr) {
     pair->link = nullptr;
+    turn_away(pair->queue);
     if (pair->inbound && pair->bound && pair->state == Pair::State::standing && pair->queue.outstanding() == 0) {
       // The peer's link goes on.
       pair->bound = false;

@@ -34,13 +34,13 @@ Result<VerbsRail::Pair*> VerbsRail::make_pair(std::shared_ptr<Peer> peer) {
   wanted.srq = shared_receives_.get();
   wanted.cap.max_send_wr = depth_;
   wanted.cap.max_send_sge = 1;
-  wanted.cap.max_inline_data = inline_bytes_;
+  wanted.cap.max_inline_data = static_cast<std::uint32_t>(inline_bytes_);
   wanted.qp_type = IBV_QPT_RC;
   wanted.qp_context = pair.get();
   ibv_qp* made = library_->create_qp(domain_.get(), &wanted);
   // How much goes inline is not to be asked for: less and less is tried, once for the rail.
   while (made == nullptr && (errno == EINVAL || errno == ENOMEM) && inline_bytes_ != 0) {
-    const std::uint32_t less = inline_bytes_ / 2;
+    const auto less = static_cast<std::uint32_t>(inline_bytes_ / 2);
     wanted.cap.max_inline_data = less < 8 ? 0 : less;
     const int before = errno;
     made = library_->create_qp(domain_.get(), &wanted);
@@ -75,7 +75,7 @@ Result<VerbsRail::Pair*> VerbsRail::make_pair(std::shared_ptr<Peer> peer) {
   free_slots_.pop_back();
   Slot& slot = slots_[pair->slot];
   const std::uint64_t generation = slot.generation & 0xffff;
-  pair->queue.open(made, depth_, kSend | std::uint64_t{pair->slot} << kSlotShift | generation << SendQueue::kIndexBits);
+  pair->queue.open(made, depth_, kSend | std::uint64_t{pair->slot} << kSlotShift | generation << SendQueue::kNameShift);
   slot.pair = std::move(pair);
   return slot.pair.get();
 }
@@ -161,9 +161,10 @@ void VerbsRail::close_pair(Pair& pair, bool tell) {
   pair.state = Pair::State::closing;
   pair.closing_since = SteadyClock().now();
   std::erase(handshaking_, &pair);
-  for (Pair** at = &to_ring_; *at != nullptr; at = &(*at)->rings_after) {
-    if (*at != &pair) continue;
-    *at = pair.rings_after;
+  turn_away(pair.queue);
+  for (SendQueue** at = &to_ring_; *at != nullptr; at = &(*at)->rings_after) {
+    if (*at != &pair.queue) continue;
+    *at = pair.queue.rings_after;
     break;
   }
   ibv_qp_attr state{};
@@ -189,10 +190,9 @@ void VerbsRail::sweep() {
 
 /// Its queue pair has gone: whoever waited for that hears of it.
 void VerbsRail::forget_pair(Pair& pair) {
-  while (pair.queue.outstanding() != 0) {
-    pending_.push_failed(pair.queue.retire().context, IBV_WC_WR_FLUSH_ERR);
-    ++transmit_room_;
-  }
+  turn_away(pair.queue);
+  transmit_room_ += pair.queue.outstanding() + pair.queue.take_back();
+  while (pair.queue.outstanding() != 0) pending_.push_failed(pair.queue.retire().context, IBV_WC_WR_FLUSH_ERR);
   inbound_.rested(pair);
   const std::uint32_t slot = pair.slot;
   slots_[slot].pair.reset();

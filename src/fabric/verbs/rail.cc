@@ -17,13 +17,13 @@ namespace railyard::fabric::verbs {
 namespace {
 
 /// What a rail would like; a device may grant less.
-constexpr std::uint32_t kDepth = 256;          // work requests of a queue pair
-constexpr std::uint32_t kReceives = 1024;      // of the shared receive queue
-constexpr std::uint32_t kTransmits = 16384;    // work requests of all queue pairs together
-constexpr std::uint32_t kInline = 220;         // what many devices carry in a work request
-constexpr std::uint32_t kLeastDepth = 4;       // less cannot move
-constexpr std::uint32_t kControlReserve = 16;  // of a queue pair's
-constexpr std::uint8_t kReads = 16;            // under way at once
+constexpr std::uint32_t kDepth = SendQueue::kMostDepth;  // work requests of a queue pair
+constexpr std::uint32_t kReceives = 1024;                // of the shared receive queue
+constexpr std::uint32_t kTransmits = 16384;              // work requests of all queue pairs together
+constexpr std::uint32_t kInline = 220;                   // what many devices carry in a work request
+constexpr std::uint32_t kLeastDepth = 4;                 // less cannot move
+constexpr std::uint32_t kControlReserve = 16;            // of a queue pair's
+constexpr std::uint8_t kReads = 16;                      // under way at once
 constexpr std::size_t kMostMessageBytes = std::size_t{1} << 20;
 constexpr std::size_t kMostWriteBytes = std::size_t{1} << 30;
 
@@ -159,6 +159,7 @@ void VerbsRail::close_device() {
   handshaking_.clear();
   closing_.clear();
   disconnects_.clear();
+  turn_away(*posting_);
   to_ring_ = nullptr;
   lately_ = {};
   for (Slot& slot : slots_) slot.pair.reset();

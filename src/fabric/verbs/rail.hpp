@@ -80,8 +80,8 @@ class VerbsRail final : public BaseRail {
   // A wr_id is a receive's context, or a CM message's number (connection_manager.hpp), or of a work request: this bit,
   // its pair's slot and 16 bits of its generation, and its own number.
   static constexpr std::uint64_t kSend = std::uint64_t{1} << 63;
-  static constexpr int kSlotShift = 40;
-  static constexpr std::uint32_t kSlotMask = (1U << 22) - 1;
+  static constexpr int kSlotShift = SendQueue::kNameShift + 16;
+  static constexpr std::uint32_t kSlotMask = (1U << 21) - 1;
   /// A descriptor is the local key, and this where the memory is a GPU's.
   static constexpr std::uintptr_t kOnDevice = std::uintptr_t{1} << 32;
 
@@ -97,7 +97,6 @@ class VerbsRail final : public BaseRail {
     State state = State::calling;
     QueuePair pair;
     SendQueue queue;
-    Pair* rings_after = nullptr;  ///< the next of `to_ring_`
     std::uint32_t slot = 0;
     std::uint32_t first_packet = 0;
     std::shared_ptr<Peer> peer;
@@ -215,22 +214,33 @@ class VerbsRail final : public BaseRail {
   void tell_port(bool down);
 
   // datapath.cc
-  Pair* ready_pair(RemoteId remote) {
-    const VerbsLink* const link = links_.ready(remote);
-    return link != nullptr ? link->pair : nullptr;
-  }
-  /// `depth`: how many the caller's lane may have under way.
-  bool has_room(const Pair& pair, std::uint32_t depth) const {
-    return pair.queue.outstanding() < depth && transmit_room_ != 0;
-  }
-  ibv_send_wr& add(Pair& pair, const LocalChunk& chunk, PostContext* context, Event::Kind kind, bool copies);
-  Post posted(const Pair& pair);
-  void not_taken(Pair& pair, int code);
+  /// Whether a post to it can be made at once: it goes where the last one went, and a place is granted there.
+  bool prepared(RemoteId remote) const { return remote == posting_to_ && posting_->has_place(); }
+  /// Makes it so by turning to it; false: that was not enough.
+  bool turned_to(RemoteId remote) { return remote != posting_to_ && turn_to(remote) && posting_->has_place(); }
+  /// Makes it so in any case. `depth`: how many the caller's lane may have under way.
+  Post prepare(const char* operation, RemoteId remote, std::uint32_t depth);
+  bool turn_to(RemoteId remote);
+  void turn_away(const SendQueue& queue);
+  void take_back_places();
+  Post turn_and_send(RemoteId remote, const LocalChunk& message, PostContext* context);
+  Post prepare_and_send(RemoteId remote, const LocalChunk& message, PostContext* context);
+  Post turn_and_write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context);
+  Post prepare_and_write(const RemoteChunk& to, const LocalChunk& from, WriteOptions options, PostContext* context);
+  Post refuse_delivery();
+  ibv_send_wr& next_work(const LocalChunk& chunk, ibv_wr_opcode opcode, PostContext* context, Event::Kind kind);
+  Post posted(ibv_send_wr& work, const LocalChunk& chunk);
+  static Post by_address(ibv_send_wr& work);
+  bool holds_work() const { return posting_->holds() || to_ring_ != nullptr; }
+  void ring_others();
+  void not_taken(const SendQueue& queue, int code);
   Post refuse_post(const char* operation, RemoteId remote);
-  std::size_t read_queue(std::span<Event> events, bool& emptied);
-  Pair* pair_named(std::uint64_t wr_id);
+  std::size_t poll_pending(std::span<Event> events);
+  std::size_t read_queue(std::span<Event> events);
+  /// The pair whose work requests have such wr_ids; it may be another generation of it. Null: there is none.
+  Pair* pair_at(std::uint64_t wr_id) const;
   Event* take_received(const ibv_wc& completion, Event* next, Event* end);
-  Event* take_sent(Pair& pair, std::uint32_t count, Event* next, Event* end);
+  Event* take_sent(SendQueue& queue, std::uint32_t count, Event* next, Event* end);
   Event* take_failed(Pair& pair, const ibv_wc& completion, Event* next, Event* end);
   void take_other(const ibv_wc& completion);
   /// Where an event goes: to the caller, or where he has no room, to the next poll.
@@ -246,16 +256,18 @@ class VerbsRail final : public BaseRail {
   ibv_device_attr limits_{};
   std::uint32_t depth_ = 0;
   std::uint32_t data_depth_ = 0;  ///< without the work requests that the data lane leaves to messages
-  std::uint32_t inline_bytes_ = 0;
+  std::size_t inline_bytes_ = 0;
   std::uint32_t receive_room_ = 0;
   std::uint32_t receives_ = 0;
-  std::uint32_t transmit_room_ = 0;  ///< work requests that the completion queue still has room for
+  std::uint32_t transmit_room_ = 0;  ///< work requests that the completion queue has room for beside granted places
+  bool places_idle_ = false;         ///< some may be granted that nobody uses
   std::uint8_t reads_ = 0;
   bool gone_ = false;       ///< the device is
   bool down_ = false;       ///< the port is, or the device
   bool in_system_ = false;  ///< it was in /sys when it was opened
   std::int64_t next_slow_look_ = 0;
   unsigned turn_ = 0;
+  bool emptied_ = false;      ///< the last read of the completion queue left nothing there
   std::uint64_t looked_ = 0;  ///< ticks
   std::uint64_t stale_ = 0;   ///< completions of queue pairs that are no more
 
@@ -277,7 +289,12 @@ class VerbsRail final : public BaseRail {
   std::vector<std::uint32_t> free_slots_;
   Links<VerbsLink> links_{pending_};
   InboundLinks<Pair> inbound_{pending_};
-  Pair* to_ring_ = nullptr;         ///< those that hold a chain
+  // Where the last post went. Posts to the same link need not look for it again.
+  static constexpr std::uint64_t kNobody = ~std::uint64_t{0};  ///< no RemoteId
+  std::uint64_t posting_to_ = kNobody;
+  SendQueue nowhere_;  ///< takes nothing
+  SendQueue* posting_ = &nowhere_;
+  SendQueue* to_ring_ = nullptr;    ///< others that may hold a chain
   std::vector<Pair*> handshaking_;  ///< those that do not stand yet, or whose link the peer has not noted yet
   std::vector<Pair*> closing_;
   std::vector<Disconnect> disconnects_;
