@@ -29,7 +29,7 @@ ibv_gid address_of(const char* text) {
   EXPECT_EQ(::inet_pton(AF_INET6, text, gid.raw), 1) << text;
   return gid;
 }
-LivenessPlace loopback(std::uint16_t port = 0) { return {address_of("::ffff:127.0.0.1"), port, 0}; }
+LivenessEndpoint loopback(std::uint16_t port = 0) { return {address_of("::ffff:127.0.0.1"), port, 0}; }
 
 LivenessPort open_port(const Secret& key = kKey, const std::string& ports = "") {
   auto opened = LivenessPort::open(loopback(), *PortRange::parse(ports), key);

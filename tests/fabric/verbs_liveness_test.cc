@@ -174,7 +174,7 @@ TEST_F(VerbsLivenessElsewhere, TheAddressesOfAPeerAreTriedUntilOneLeadsThere) {
   ASSERT_TRUE(own.ok() && own->host_port != 0 && !own->hosts.empty());
   ibv_gid other_loopback = loopback();
   other_loopback.raw[15] = 77;
-  const verbs::LivenessPlace taken{other_loopback, 0, 0};
+  const verbs::LivenessEndpoint taken{other_loopback, 0, 0};
   const auto in_the_way = verbs::LivenessPort::open(
       taken, *PortRange::parse(std::to_string(own->host_port) + "-" + std::to_string(own->host_port)), {});
   EXPECT_FALSE(in_the_way.ok()) << "the rail's port is at every address";

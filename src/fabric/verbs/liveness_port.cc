@@ -25,20 +25,20 @@ constexpr std::int64_t kNonceTime = 2'000'000'000;
 /// if that is less).
 constexpr int kBacklog = 4096;
 
-socklen_t fill_in(sockaddr_storage& address, const LivenessPlace& place) {
+socklen_t fill_in(sockaddr_storage& address, const LivenessEndpoint& endpoint) {
   address = {};
-  if (const std::uint32_t ipv4 = ipv4_of(place.ip); ipv4 != 0) {
+  if (const std::uint32_t ipv4 = ipv4_of(endpoint.ip); ipv4 != 0) {
     auto& four = reinterpret_cast<sockaddr_in&>(address);
     four.sin_family = AF_INET;
     four.sin_addr.s_addr = ipv4;
-    four.sin_port = htons(place.port);
+    four.sin_port = htons(endpoint.port);
     return sizeof four;
   }
   auto& six = reinterpret_cast<sockaddr_in6&>(address);
   six.sin6_family = AF_INET6;
-  std::memcpy(&six.sin6_addr, place.ip.raw, sizeof six.sin6_addr);
-  six.sin6_port = htons(place.port);
-  six.sin6_scope_id = is_link_local(place.ip) ? place.interface : 0;
+  std::memcpy(&six.sin6_addr, endpoint.ip.raw, sizeof six.sin6_addr);
+  six.sin6_port = htons(endpoint.port);
+  six.sin6_scope_id = is_link_local(endpoint.ip) ? endpoint.interface : 0;
   return sizeof six;
 }
 
@@ -68,7 +68,7 @@ Digest proof_of(const Secret& key, std::span<const std::byte> nonce) {
 
 }  // namespace
 
-Result<LivenessPort> LivenessPort::open(const LivenessPlace& at, const PortRange& ports, const Secret& key) {
+Result<LivenessPort> LivenessPort::open(const LivenessEndpoint& at, const PortRange& ports, const Secret& key) {
   sockaddr_storage address{};
   const socklen_t length = fill_in(address, at);
   const sa_family_t family = address.ss_family;
@@ -114,7 +114,8 @@ void LivenessPort::sweep() {
   }
 }
 
-LivenessProbe::LivenessProbe(const LivenessPlace& there, const std::optional<Secret>& key) : there_(there), key_(key) {
+LivenessProbe::LivenessProbe(const LivenessEndpoint& there, const std::optional<Secret>& key)
+    : there_(there), key_(key) {
   if (there.port == 0) return;
   if (!fill_random(nonce_)) key_.reset();
   connect();

@@ -23,7 +23,7 @@ namespace railyard::fabric::verbs {
 using LivenessNonce = std::array<std::byte, 16>;
 
 /// Where a liveness port is.
-struct LivenessPlace {
+struct LivenessEndpoint {
   ibv_gid ip{};  ///< as GIDs hold addresses, ::ffff:10.0.0.1; all zero, for who listens: every one of the host
   std::uint16_t port = 0;  ///< 0: nowhere; for who listens: any
   unsigned interface = 0;  ///< of ours, that leads to an address of the link alone (fe80::)
@@ -39,7 +39,7 @@ class LivenessPort {
 
   LivenessPort() = default;
   /// `key`: what MACs are made with.
-  static Result<LivenessPort> open(const LivenessPlace& at, const PortRange& ports, const Secret& key);
+  static Result<LivenessPort> open(const LivenessEndpoint& at, const PortRange& ports, const Secret& key);
 
   std::uint16_t port() const { return port_; }
   /// Answers those who connected first, and lets go of them.
@@ -68,7 +68,7 @@ class LivenessProbe {
  public:
   LivenessProbe() = default;
   /// `key`: of the peer's rail; without it every answer counts.
-  LivenessProbe(const LivenessPlace& there, const std::optional<Secret>& key);
+  LivenessProbe(const LivenessEndpoint& there, const std::optional<Secret>& key);
   /// Whoever answers at that address says, again and again, that nobody is there. Never blocks.
   bool refused();
   /// What the connection tells now: nobody was there (`gone`), or its machine holds it (`alive`), also where the peer
@@ -94,7 +94,7 @@ class LivenessProbe {
   Liveness take(std::size_t got);
   Liveness verdict() const;
 
-  LivenessPlace there_;
+  LivenessEndpoint there_;
   std::optional<Secret> key_;
   Fd socket_;
   unsigned refusals_ = 0;
