@@ -33,9 +33,22 @@ void parse(std::span<const std::byte> bytes) {
             CmMessage::parse(again));
   }
   if (const auto address = VerbsRailAddress::parse(bytes, false, "fuzz")) {
+    require(address->hosts.size() <= VerbsRailAddress::kMostHosts);
     const auto again = VerbsRailAddress::parse(address->pack(), false, "fuzz");
     require(again && *again == *address);
   }
+}
+
+/// An address that is one but for a byte or its end.
+void parse_address(FuzzedDataProvider& data) {
+  VerbsRailAddress address;
+  address.queue_pair = data.ConsumeIntegral<std::uint32_t>();
+  address.host_port = data.ConsumeIntegral<std::uint16_t>();
+  address.hosts.resize(data.ConsumeIntegralInRange<std::size_t>(0, VerbsRailAddress::kMostHosts + 1));
+  auto bytes = address.pack();
+  if (data.ConsumeBool()) bytes[data.ConsumeIntegralInRange<std::size_t>(0, bytes.size() - 1)] ^= std::byte{1};
+  if (data.ConsumeBool()) bytes.resize(data.ConsumeIntegralInRange<std::size_t>(0, bytes.size()));
+  parse(bytes);
 }
 
 std::unique_ptr<Rail> open_rail(const char* device) {
@@ -151,6 +164,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
       std::hash<std::string_view>{}(std::string_view(reinterpret_cast<const char*>(bytes), size))));
   while (input.size() < kInputBytes) input.push_back(static_cast<std::uint8_t>(more() >> 8));
   FuzzedDataProvider data(input.data(), input.size());
+  parse_address(data);
   verbs_double::Network network({.devices = 3});
   {
     Victims victims;

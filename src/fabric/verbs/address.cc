@@ -5,20 +5,21 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fabric/verbs/port.hpp"
+
 namespace railyard::fabric::verbs {
 
 namespace {
 
 constexpr std::uint32_t kAddressMagic = 0x56415952;    // "RYAV"
 constexpr std::uint32_t kCmMessageMagic = 0x4c565952;  // "RYVL"
-constexpr std::uint16_t kVersion = 3;
+constexpr std::uint16_t kVersion = 4;
 
 }  // namespace
 
 bool CmAddress::operator==(const CmAddress& other) const {
-  return name == other.name && std::memcmp(gid.raw, other.gid.raw, sizeof gid.raw) == 0 && lid == other.lid &&
-         infiniband == other.infiniband && queue_pair == other.queue_pair && queue_key == other.queue_key &&
-         liveness_port == other.liveness_port;
+  return name == other.name && same_gid(gid, other.gid) && lid == other.lid && infiniband == other.infiniband &&
+         queue_pair == other.queue_pair && queue_key == other.queue_key && liveness_port == other.liveness_port;
 }
 
 void CmAddress::write(ByteWriter& writer) const {
@@ -45,7 +46,8 @@ CmAddress CmAddress::read(ByteReader& reader) {
 }
 
 bool VerbsRailAddress::operator==(const VerbsRailAddress& other) const {
-  return CmAddress::operator==(other) && secret == other.secret;
+  return CmAddress::operator==(other) && secret == other.secret && host_port == other.host_port &&
+         std::ranges::equal(hosts, other.hosts, same_gid);
 }
 
 std::vector<std::byte> VerbsRailAddress::pack() const {
@@ -54,6 +56,9 @@ std::vector<std::byte> VerbsRailAddress::pack() const {
   writer.u16(kVersion);
   write(writer);
   writer.raw(secret);
+  writer.u16(host_port);
+  writer.u8(static_cast<std::uint8_t>(hosts.size()));
+  for (const ibv_gid& host : hosts) writer.raw(std::as_bytes(std::span(host.raw)));
   return writer.take();
 }
 
@@ -72,6 +77,13 @@ Result<VerbsRailAddress> VerbsRailAddress::parse(std::span<const std::byte> byte
   VerbsRailAddress address;
   static_cast<CmAddress&>(address) = read(reader);
   std::ranges::copy(reader.raw(address.secret.size()), address.secret.begin());
+  address.host_port = reader.u16();
+  const std::size_t hosts = reader.u8();
+  if (hosts > kMostHosts) reader.fail();
+  for (std::size_t i = 0; i < hosts && reader.ok(); ++i) {
+    const auto host = reader.raw(sizeof(ibv_gid));
+    if (!host.empty()) std::memcpy(address.hosts.emplace_back().raw, host.data(), host.size());
+  }
   if (!reader.done() || address.queue_pair == 0)
     return Error(Status::invalid, fmt::format("{}: a peer's rail address is malformed", rail));
   if (address.infiniband != infiniband)

@@ -21,7 +21,7 @@ struct CmAddress {
   bool infiniband = false;
   std::uint32_t queue_pair = 0;
   std::uint32_t queue_key = 0;
-  std::uint16_t liveness_port = 0;  ///< the TCP port that is open while the rail is; 0: there is none
+  std::uint16_t liveness_port = 0;  ///< the TCP port that is open while the rail is, at the GID; 0: none is there
 
   bool operator==(const CmAddress& other) const;
   void write(ByteWriter& writer) const;
@@ -30,7 +30,11 @@ struct CmAddress {
 
 /// A rail's address: that, and the secret that admits to it (admission.hpp). No CM message carries the secret.
 struct VerbsRailAddress : CmAddress {
+  static constexpr std::size_t kMostHosts = 8;
+
   Secret secret{};
+  std::uint16_t host_port = 0;  ///< the liveness port where the GID is no IP address; 0: there is none
+  std::vector<ibv_gid> hosts;   ///< addresses of the host at which it may be reached
 
   bool operator==(const VerbsRailAddress& other) const;
   std::vector<std::byte> pack() const;

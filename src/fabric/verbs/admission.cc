@@ -24,7 +24,7 @@ void Admission::open(const VerbsRailAddress& own, std::span<const std::byte> job
   own_key_ = admission_key(own.secret, job_key_);
 }
 
-void Admission::know(const VerbsRailAddress& peer) { known_[peer.name].key = admission_key(peer.secret, job_key_); }
+void Admission::know(const VerbsRailAddress& peer) { known_[peer.name].key = key_of(peer); }
 
 std::vector<std::byte> Admission::seal(CmMessage message, std::uint64_t to) {
   const auto found = known_.find(to);

@@ -24,6 +24,11 @@ class Admission {
   /// A rail that we call: from here on MACs to and from it may be made with its secret.
   void know(const VerbsRailAddress& peer);
 
+  /// What MACs for our own rail are made with.
+  const Secret& own_key() const { return own_key_; }
+  /// The same for a peer's rail.
+  Secret key_of(const VerbsRailAddress& peer) const { return admission_key(peer.secret, job_key_); }
+
   /// The message with its number and its MAC, for the rail of this name alone.
   std::vector<std::byte> seal(CmMessage message, std::uint64_t to);
   /// Nothing: it does not count.

@@ -353,6 +353,7 @@ Event* VerbsRail::take_failed(Pair& pair, const ibv_wc& completion, Event* next,
   next = put(event, next, end);
   if (completion.status != IBV_WC_WR_FLUSH_ERR)
     log_debug(in_log(), "error completion: {}", describe_error(completion.status));
+  if (completion.status == IBV_WC_RETRY_EXC_ERR) peer_liveness_.unacknowledged(pair.peer->address.name);
   pair_failed(pair, completion.status, false);  // a queue pair does not survive a failed operation
   return next;
 }

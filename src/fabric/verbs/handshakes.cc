@@ -104,6 +104,7 @@ void VerbsRail::take_datagram(std::span<const std::byte> bytes) {
 
 void VerbsRail::read_cm_message(const CmMessage& message) {
   if (message.from.infiniband != port_.infiniband) return;
+  peer_liveness_.heard(message.from.name);
   Pair* const pair = find_pair(message.there);
   const bool ours = pair != nullptr && pair->peer->address.name == message.from.name;
   switch (message.kind) {
@@ -262,6 +263,7 @@ void VerbsRail::take_refusal(const CmMessage& message) {
 void VerbsRail::look_at_handshakes() {
   const std::int64_t now = SteadyClock().now();
   liveness_port_.sweep();
+  peer_liveness_.look(now);
   if (connection_manager_.broken()) {
     drain();  // no completion of its old epoch is to take the room of a new one
     connection_manager_.revive();
@@ -271,6 +273,7 @@ void VerbsRail::look_at_handshakes() {
     const bool settled = pair.state == Pair::State::standing && (pair.link == nullptr || pair.bound);
     if (settled) {
       refusals_.stood(pair.peer->address.name);
+      peer_liveness_.stood(pair.peer->address.name);
       pair.in_handshake = false;
       pair.liveness_probe = {};
       pair.tries = 0;
@@ -301,7 +304,7 @@ void VerbsRail::repeat(Pair& pair, std::int64_t now) {
   if (++pair.tries > kMostTries) return pair_failed(pair, kNoAnswer, false);
   pair.next_message = now + wait_after(pair.tries);
   if (pair.tries % kProbeEvery == kProbeEvery - 1 && !pair.liveness_probe.open())
-    pair.liveness_probe = LivenessProbe(ipv4_of(pair.peer->address.gid), pair.peer->address.liveness_port);
+    pair.liveness_probe = peer_liveness_.probe(pair.peer->address);
   switch (pair.state) {
     case Pair::State::calling:
       return write_cm_message(pair, CmMessage::Kind::call);
@@ -329,7 +332,7 @@ bool VerbsRail::ask_inbound_links() {
       continue;
     }
     if (++pair->tries > 1 && !pair->liveness_probe.open())
-      pair->liveness_probe = LivenessProbe(ipv4_of(pair->peer->address.gid), pair->peer->address.liveness_port);
+      pair->liveness_probe = peer_liveness_.probe(pair->peer->address);
     write_cm_message(*pair, CmMessage::Kind::ask);
   }
   return all;

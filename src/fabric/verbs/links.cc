@@ -10,6 +10,7 @@ Result<RemoteId> VerbsRail::connect(std::span<const std::byte> address, LinkTag 
   auto where = VerbsRailAddress::parse(address, port_.infiniband, name_);
   if (!where) return std::move(where.error());
   admission_.know(*where);
+  peer_liveness_.know(*where, admission_.key_of(*where));
   auto peer = connection_manager_.peer(*where, name_);
   if (!peer) return std::move(peer.error());
   Pair* pair = pair_of_facing(tag, **peer);
@@ -21,6 +22,7 @@ Result<RemoteId> VerbsRail::connect(std::span<const std::byte> address, LinkTag 
   }
   VerbsLink& link = links_.take(tag);
   link.pair = pair;
+  link.peer = where->name;
   pair->link = &link;
   pair->bound = false;
   begin_handshake(*pair, first);
@@ -47,17 +49,14 @@ Liveness VerbsRail::liveness(RemoteId remote) {
   const VerbsLink* const link = links_.find(remote);
   if (gone_ || link == nullptr || link->pair == nullptr) return Liveness::unknown;
   const CmAddress& there = link->pair->peer->address;
-  auto& inquiry = inquiries_[remote];
-  if (inquiry.name != there.name || !inquiry.liveness_probe.open())
-    inquiry = {there.name, LivenessProbe(ipv4_of(there.gid), there.liveness_port)};
-  const Liveness answer = inquiry.liveness_probe.liveness();
+  const Liveness answer = peer_liveness_.ask(there);
   return answer == Liveness::gone && !refusals_.reached(there.name) ? Liveness::unknown : answer;
 }
 
 void VerbsRail::disconnect(RemoteId remote) {
   VerbsLink* const link = links_.find(remote);
   if (link == nullptr) return;
-  inquiries_.erase(remote);
+  peer_liveness_.forget_question(link->peer);
   if (Pair* const pair = link->pair; pair != nullptr) {
     pair->link = nullptr;
     turn_away(pair->queue);

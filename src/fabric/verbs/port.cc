@@ -32,11 +32,6 @@ struct DeviceList {
 /// Lower is better: a routable address of RoCE v2 that people gave the interface, before one it gave itself.
 enum class GidRank : std::uint8_t { ipv4, ipv6, link_local, infiniband, none };
 
-bool is_link_local(const ibv_gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
-bool is_zero(const ibv_gid& gid) {
-  return std::all_of(std::begin(gid.raw), std::end(gid.raw), [](std::uint8_t byte) { return byte == 0; });
-}
-
 GidRank rank_of(const ibv_gid_entry& entry) {
   if (is_zero(entry.gid)) return GidRank::none;
   switch (entry.gid_type) {
@@ -136,6 +131,25 @@ int prefix_of(const ibv_gid& gid) {
   return prefix;
 }
 
+/// The interface that has the address, the device's own if it is one of them; 0: none.
+unsigned interface_of(const ibv_gid& gid, unsigned own) {
+  const std::uint32_t ipv4 = ipv4_of(gid);
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return 0;
+  unsigned interface = 0;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != (ipv4 != 0 ? AF_INET : AF_INET6)) continue;
+    const bool itself = ipv4 != 0 ? reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr.s_addr == ipv4
+                                  : std::memcmp(&reinterpret_cast<const sockaddr_in6*>(one->ifa_addr)->sin6_addr,
+                                                gid.raw, sizeof gid.raw) == 0;
+    if (!itself) continue;
+    const unsigned found = if_nametoindex(one->ifa_name);
+    if (interface == 0 || found == own) interface = found;
+  }
+  freeifaddrs(all);
+  return interface;
+}
+
 /// The part of the address that its network shares, and how long that is.
 std::string network_of(const ibv_gid& gid) {
   constexpr int kSubnetBits = 64;
@@ -184,6 +198,7 @@ std::string look_at(const Library& library, ibv_context& context, Port& port, co
   port.gid_index = static_cast<int>(gid->gid_index);
   port.pkey_index = choose_pkey(library, context, port, attributes.pkey_tbl_len);
   port.gid_text = text_of(port.gid);
+  if (!port.infiniband) port.interface = interface_of(port.gid, gid->ndev_ifindex);
   port.fabric = "verbs " + network_of(port.gid);
   constexpr std::uint32_t kLoopbackNetwork = 127;
   port.loopback = (ntohl(ipv4_of(port.gid)) >> 24) == kLoopbackNetwork;
@@ -200,6 +215,14 @@ bool takes_dma_bufs(const Library& library, ibv_context& context) {
 }
 
 }  // namespace
+
+bool is_zero(const ibv_gid& gid) {
+  return std::all_of(std::begin(gid.raw), std::end(gid.raw), [](std::uint8_t byte) { return byte == 0; });
+}
+
+bool same_gid(const ibv_gid& one, const ibv_gid& other) { return std::memcmp(one.raw, other.raw, sizeof one.raw) == 0; }
+
+bool is_link_local(const ibv_gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
 
 std::string text_of(const ibv_gid& gid) {
   std::array<char, INET6_ADDRSTRLEN> text{};

@@ -19,11 +19,12 @@ struct Port {
   std::uint16_t pkey_index = 0;
   ibv_mtu mtu = IBV_MTU_1024;
   std::size_t max_message = 0;
-  double rate = 0;        ///< bytes per second
-  std::string gid_text;   ///< its GID as people write it: "10.0.0.1", "fe80::1"
-  std::string fabric;     ///< what it reaches: the subnet
-  bool loopback = false;  ///< it reaches this machine only
-  bool dma_bufs = false;  ///< its device registers the memory of GPUs by dma-buf descriptors
+  double rate = 0;         ///< bytes per second
+  std::string gid_text;    ///< its GID as people write it: "10.0.0.1", "fe80::1"
+  std::string fabric;      ///< what it reaches: the subnet
+  unsigned interface = 0;  ///< of the host, whose address the GID is; 0: none
+  bool loopback = false;   ///< it reaches this machine only
+  bool dma_bufs = false;   ///< its device registers the memory of GPUs by dma-buf descriptors
 
   /// "mlx5_0", or "mlx5_0:2" for a port that is not the first.
   std::string name() const { return number == 1 ? device : device + ":" + std::to_string(number); }
@@ -41,6 +42,10 @@ Result<DeviceContext> open_device(const Library& library, const std::string& dev
 
 /// An IPv4 address in a GID; 0: it holds none. In network byte order.
 std::uint32_t ipv4_of(const ibv_gid& gid);
+bool is_zero(const ibv_gid& gid);
+bool same_gid(const ibv_gid& one, const ibv_gid& other);
+/// It means something on its own link alone: fe80::/10.
+bool is_link_local(const ibv_gid& gid);
 /// As people write it: "10.0.0.1", "fe80::1".
 std::string text_of(const ibv_gid& gid);
 /// Bytes per second of a lane speed and a width as the port tells them.

@@ -11,6 +11,7 @@
 #include "base/entropy.hpp"
 #include "base/log.hpp"
 #include "fabric/verbs/driver.hpp"
+#include "fabric/verbs/host_addresses.hpp"
 
 namespace railyard::fabric::verbs {
 
@@ -107,28 +108,43 @@ Result<void> VerbsRail::open_parts(const Settings& settings) {
   const char* step = "";
   int limit = -1;
   if (int code = connection_manager_.open(parts, step, limit)) return set_up_error(step, code, limit);
-  auto ports = PortRange::parse(settings.ports);
-  if (!ports) return std::move(ports.error());
-  if (auto port = LivenessPort::open(ipv4_of(port_.gid), *ports))
-    liveness_port_ = std::move(*port);
-  else if (!ports->any())
-    log_warn(in_log(), "{}; a peer's death is found by its silence", port.error().message());
-
   std::uint64_t name = 0;
   if (auto filled = fill_random(std::as_writable_bytes(std::span(&name, 1))); !filled) return filled;
   if (auto filled = fill_random(own_address_.secret); !filled) return filled;
-  static_cast<CmAddress&>(own_address_) = {name,
-                                           port_.gid,
-                                           port_.lid,
-                                           port_.infiniband,
-                                           connection_manager_.queue_pair(),
-                                           connection_manager_.queue_key(),
-                                           liveness_port_.port()};
+  static_cast<CmAddress&>(own_address_) = {
+      name, port_.gid, port_.lid, port_.infiniband, connection_manager_.queue_pair(), connection_manager_.queue_key(),
+      0};
   admission_.open(own_address_, std::as_bytes(std::span(settings.job_key)));
+  if (auto opened = open_liveness_port(settings); !opened) return opened;
   reads_ = static_cast<std::uint8_t>(std::clamp(limits_.max_qp_rd_atom, 1, static_cast<int>(kReads)));
   inline_bytes_ = kInline;
   data_depth_ = depth_ - std::min(depth_ / 4, kControlReserve);
   set_capabilities();
+  return {};
+}
+
+/// At the GID where that is an IP address of this host, else at all addresses of the host, some of which peers are
+/// told.
+Result<void> VerbsRail::open_liveness_port(const Settings& settings) {
+  peer_liveness_.open(port_.interface, in_log());
+  auto ports = PortRange::parse(settings.ports);
+  if (!ports) return std::move(ports.error());
+  if (!port_.infiniband) {
+    if (auto port = LivenessPort::open({port_.gid, 0, port_.interface}, *ports, admission_.own_key())) {
+      liveness_port_ = std::move(*port);
+      own_address_.liveness_port = liveness_port_.port();
+      return {};
+    }
+  }
+  auto port = LivenessPort::open({}, *ports, admission_.own_key());
+  if (port) {
+    liveness_port_ = std::move(*port);
+    own_address_.host_port = liveness_port_.port();
+    own_address_.hosts = choose_host_addresses(list_host_addresses(), port_.gid, VerbsRailAddress::kMostHosts);
+  } else {
+    log_warn(in_log(), "{}; peers find out by its silence that this process is dead, and lose it when it is stopped",
+             port.error().message());
+  }
   return {};
 }
 
@@ -170,6 +186,7 @@ void VerbsRail::close_device() {
   domain_.reset();
   context_.reset();
   liveness_port_ = {};
+  peer_liveness_.close();
 }
 
 void VerbsRail::stop() {

@@ -18,6 +18,7 @@
 #include "fabric/verbs/connection_manager.hpp"
 #include "fabric/verbs/flush.hpp"
 #include "fabric/verbs/liveness_port.hpp"
+#include "fabric/verbs/peer_liveness.hpp"
 #include "fabric/verbs/send_queue.hpp"
 
 namespace railyard::fabric::verbs {
@@ -114,11 +115,7 @@ class VerbsRail final : public BaseRail {
   };
   struct VerbsLink : Link {
     Pair* pair = nullptr;
-  };
-  /// Whether the process of a silent peer lives.
-  struct Inquiry {
-    std::uint64_t name = 0;  ///< of the peer's rail
-    LivenessProbe liveness_probe;
+    std::uint64_t peer = 0;  ///< the name of its rail
   };
   /// A CM message that says an end, until the peer has noted it.
   struct Disconnect {
@@ -136,6 +133,7 @@ class VerbsRail final : public BaseRail {
   Result<void> open_parts(const Settings& settings);
   /// `limit`: how many of the thing the device can have; -1: that is not what it is about.
   Error set_up_error(const char* step, int code, int limit = -1) const;
+  Result<void> open_liveness_port(const Settings& settings);
   void set_capabilities();
   Result<void> refuse_if_gone() const;
   /// Everything of the device goes, in order.
@@ -252,6 +250,7 @@ class VerbsRail final : public BaseRail {
   Port port_;
   VerbsRailAddress own_address_;
   LivenessPort liveness_port_;
+  PeerLiveness peer_liveness_;
   Refusals<std::uint64_t> refusals_;
   ibv_device_attr limits_{};
   std::uint32_t depth_ = 0;
@@ -300,7 +299,6 @@ class VerbsRail final : public BaseRail {
   std::vector<Disconnect> disconnects_;
   std::array<std::shared_ptr<Peer>, 32> lately_;  ///< whom replies went to: CM messages may still be on their way out
   std::size_t next_lately_ = 0;
-  std::unordered_map<RemoteId, Inquiry> inquiries_;  ///< after peers that are silent
 };
 
 }  // namespace railyard::fabric::verbs

@@ -1,4 +1,5 @@
 /// Devices, their ports and addresses, and who is found under an address.
+#include <arpa/inet.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -214,7 +215,8 @@ void set_up_ports(Device& device) {
       port.gids = {{local, IBV_GID_TYPE_IB}};
       continue;
     }
-    const ibv_gid routed = mapped(device.number, i);
+    ibv_gid routed = mapped(device.number, i);
+    if (!device.options.address.empty()) (void)::inet_pton(AF_INET6, device.options.address.c_str(), routed.raw);
     port.gids = {{local, IBV_GID_TYPE_ROCE_V1},
                  {local, IBV_GID_TYPE_ROCE_V2},
                  {routed, IBV_GID_TYPE_ROCE_V1},

@@ -64,6 +64,8 @@ struct DeviceOptions {
   bool atomics = true;
   /// Completions of a pair vanish with it, receives that they took are lost; else they stay to be polled.
   bool removes_completions = false;
+  /// Of the third and fourth GID of each port, on Ethernet; empty: 127.0.x.y.
+  std::string address = {};
   /// Under /sys/class/infiniband in a machine; empty: /sys/class/infiniband/NAME, which is not there.
   std::string system_path = {};
 };
