@@ -401,6 +401,12 @@ void ry_context_abandon(ry_context *context, ry_handle *handle);
 
 /* Registers memory of the host or of a GPU for messages. Optional for host memory: otherwise it happens on the way. */
 ry_status ry_channel_register(ry_channel *channel, void *memory, size_t bytes, ry_memory **registered);
+/* What registered memory is for. RY_FOR_ANY: messages both ways, as ry_channel_register has it. RY_FOR_SENDS: sources
+ * only: no peer gets the right to read or write it, and a receive into it is RY_INVALID. */
+typedef int ry_memory_use;
+enum { RY_FOR_ANY = 0, RY_FOR_SENDS = 1 };
+ry_status ry_channel_register_for(ry_channel *channel, void *memory, size_t bytes, ry_memory_use use,
+                                  ry_memory **registered);
 /* Returns when nobody can touch the memory any more. Messages of it that are under way end the channel. */
 void ry_memory_free(ry_memory *registered);
 

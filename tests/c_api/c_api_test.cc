@@ -391,6 +391,11 @@ TEST(CApi, SenselessCallsOfChannelsAreErrorsNotCrashes) {
   EXPECT_EQ(ry_channel_receive(channel, &slot, 0, &request), RY_INVALID);
   EXPECT_EQ(ry_channel_send(channel, nullptr, 8, 0, nullptr, &request), RY_INVALID);
   EXPECT_EQ(ry_channel_register(channel, nullptr, 8, nullptr), RY_INVALID);
+  ry_memory* memory = nullptr;
+  EXPECT_EQ(ry_channel_register_for(nullptr, &slot, sizeof slot, RY_FOR_SENDS, &memory), RY_INVALID);
+  EXPECT_EQ(ry_channel_register_for(channel, nullptr, 8, RY_FOR_SENDS, &memory), RY_INVALID);
+  EXPECT_EQ(ry_channel_register_for(channel, &slot, sizeof slot, -1, &memory), RY_INVALID);
+  EXPECT_EQ(memory, nullptr);
 }
 
 TEST(CApi, SettingsAreCheckedByName) {
