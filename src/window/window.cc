@@ -260,11 +260,11 @@ Result<bool> Window::peek(Ticket ticket, Completion completion) const {
 Result<void> Window::wait(Ticket ticket, Completion completion, Deadline deadline) {
   state_->settle();
   if (auto checked = check_ticket(*state_, "wait", ticket, completion); !checked) return checked;
-  return state_->wait("wait", ticket, completion, state_->nanoseconds(deadline));
+  return state_->wait("wait", ticket, completion, deadline);
 }
 
 Result<void> window_detail::WindowState::wait(const char* call, const Ticket& ticket, Completion completion,
-                                              std::int64_t nanoseconds) {
+                                              Deadline deadline) {
   if (auto seen = look(ticket, completion); !seen) {
     return std::move(seen.error());
   } else if (*seen) {
@@ -276,10 +276,10 @@ Result<void> window_detail::WindowState::wait(const char* call, const Ticket& ti
     if (!seen) error = std::move(seen.error());
     return !seen || *seen;
   };
-  const bool over = wait_watched(call, ticket.peer, telemetry::Waiting::ticket, nanoseconds,
-                                 [&](std::int64_t time) { return engine_.wait_until(seen_over, time); });
+  const bool over = wait_for_rank(call, ticket.peer, telemetry::Waiting::ticket, deadline,
+                                  [&](std::int64_t time) { return engine_.wait_until(seen_over, time); });
   if (error.status() != Status::ok) return error;
-  if (!over) return timed_out(call, ticket.peer, nanoseconds);
+  if (!over) return timed_out(call, ticket.peer, nanoseconds(deadline));
   return {};
 }
 
@@ -309,17 +309,16 @@ Result<void> Window::quiet(int rank, Deadline deadline) {
   transport::Engine& engine = state_->engine();
   const transport::Flow* flow = state_->existing_flow(rank);
   if (flow == nullptr) return {};
-  const std::int64_t patience = state_->nanoseconds(deadline);
   const auto complete = [&] { return flow->outstanding.load(std::memory_order_acquire) == 0; };
-  const bool done = state_->wait_watched("quiet", rank, telemetry::Waiting::quiet, patience,
-                                         [&](std::int64_t time) { return engine.wait_until(complete, time); });
+  const bool done = state_->wait_for_rank("quiet", rank, telemetry::Waiting::quiet, deadline,
+                                          [&](std::int64_t time) { return engine.wait_until(complete, time); });
   // A rank that left when all was complete is no loss.
   if (flow->failed.load(std::memory_order_acquire)) {
     return flow->lost_operations.load(std::memory_order_relaxed)
                ? Result<void>(state_->in_our_terms(flow->error.copy()))
                : Result<void>();
   }
-  if (!done) return state_->timed_out("quiet", rank, patience);
+  if (!done) return state_->timed_out("quiet", rank, state_->nanoseconds(deadline));
   if (engine.any_failed()) {
     if (auto failure = engine.untold_failure(state_->peer(rank))) return state_->in_our_terms(std::move(*failure));
   }
@@ -330,8 +329,7 @@ Result<void> Window::quiet(Deadline deadline) {
   if (auto open = state_->check_open("quiet"); !open) return open;
   state_->settle();
   transport::Engine& engine = state_->engine();
-  const std::int64_t patience = state_->nanoseconds(deadline);
-  const bool done = state_->wait_for_all(patience);
+  const bool done = state_->wait_for_all(deadline);
   if (done && !engine.any_failed()) return {};
   for (int rank = 0; rank < state_->world().size; ++rank) {
     transport::Flow* flow = state_->existing_flow(rank);
@@ -343,7 +341,8 @@ Result<void> Window::quiet(Deadline deadline) {
         return state_->in_our_terms(flow->error.copy());
       continue;
     }
-    if (flow->outstanding.load(std::memory_order_acquire) != 0) return state_->timed_out("quiet", rank, patience);
+    if (flow->outstanding.load(std::memory_order_acquire) != 0)
+      return state_->timed_out("quiet", rank, state_->nanoseconds(deadline));
     if (auto failure = engine.untold_failure(state_->peer(rank))) return state_->in_our_terms(std::move(*failure));
   }
   return {};
