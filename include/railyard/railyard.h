@@ -187,6 +187,12 @@ ry_status ry_window_adopt(ry_world *world, void *memory, size_t bytes, const ry_
 /* Completes what this rank has outstanding, waits for all ranks, then takes the window down. Collective. The handle
  * still has to be freed, and only that. */
 ry_status ry_window_close(ry_window *window, int64_t deadline_ms);
+/* Closes `count` windows under one deadline: their ranks wait for each other once. Collective: all ranks of a world
+ * give the same windows of it, and whoever is in several worlds gives these in the same order. If a world fails its
+ * windows stay open, those of the others are closed all the same (ry_window_is_open), and the error is the first one's.
+ */
+ry_status ry_window_close_all(ry_window *const *windows, size_t count, int64_t deadline_ms);
+int ry_window_is_open(const ry_window *window); /* 0 for NULL */
 /* Frees the handle; a window not closed before is taken down without waiting for the peers. */
 void ry_window_free(ry_window *window);
 

@@ -47,26 +47,6 @@ Result<Window> Window::adopt(World& world, std::span<std::byte> memory, const Wi
   return meet(world, WindowAssembly::begin(world, memory, options));
 }
 
-Result<void> Window::close(Deadline deadline) {
-  if (auto open = state_->check_open("close"); !open) return open;
-  if (auto quieted = quiet(deadline); !quieted) return quieted;
-  if (state_->is_lone()) {
-    state_->shut();
-    return {};
-  }
-  WorldState& world = state_->world();
-  if (world.bootstrap != nullptr) {
-    // The worlds may go next. All ranks are closing, so all make progress and answer.
-    transport::Engine& engine = state_->engine();
-    engine.wait_until([&] { return engine.pending_handshakes() == 0; }, transport::Handshakes::kLongest);
-    // Every rank is quiet when it enters, so nothing of this window is on its way when all have.
-    const auto wait = Deadline::in(std::chrono::nanoseconds(state_->nanoseconds(deadline)));
-    if (auto met = world.with_progress([&] { return world.bootstrap->barrier(wait); }); !met) return met;
-  }
-  state_->shut(world.bootstrap != nullptr);
-  return {};
-}
-
 std::span<std::byte> Window::local() const noexcept { return state_->memory(); }
 std::shared_ptr<const void> Window::keep_local() const noexcept { return state_->keep_storage(); }
 std::size_t Window::bytes(int rank) const noexcept {

@@ -335,6 +335,29 @@ TEST(CApi, AClosedWindowCanOnlyBeFreed) {
   EXPECT_EQ(ry_read_signal(window.get(), 0), 0U);
 }
 
+TEST(CApi, WindowsAreClosedTogether) {
+  const auto world = single_world();
+  ASSERT_NE(world, nullptr);
+  const auto first = single_window(world.get(), 4096);
+  const auto second = single_window(world.get(), 4096);
+  const std::array both{first.get(), second.get()};
+  const std::array twice{first.get(), first.get()};
+  const std::array one_is_none{first.get(), static_cast<ry_window*>(nullptr)};
+  EXPECT_EQ(ry_window_close_all(twice.data(), twice.size(), RY_DEFAULT), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), HasSubstr("given before"));
+  EXPECT_EQ(ry_window_close_all(one_is_none.data(), one_is_none.size(), RY_DEFAULT), RY_INVALID);
+  EXPECT_EQ(ry_window_close_all(nullptr, 1, RY_DEFAULT), RY_INVALID);
+  EXPECT_EQ(ry_window_close_all(both.data(), both.size(), -7), RY_INVALID);
+  EXPECT_EQ(ry_window_close_all(nullptr, 0, RY_DEFAULT), RY_OK);
+  EXPECT_NE(ry_window_is_open(first.get()), 0);
+  EXPECT_EQ(ry_window_close_all(both.data(), both.size(), RY_DEFAULT), RY_OK) << ry_error_text();
+  EXPECT_EQ(ry_window_is_open(first.get()), 0);
+  EXPECT_EQ(ry_window_is_open(second.get()), 0);
+  EXPECT_EQ(ry_window_is_open(nullptr), 0);
+  EXPECT_EQ(ry_window_close_all(both.data(), both.size(), RY_DEFAULT), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), HasSubstr("closed"));
+}
+
 Owned<ry_context> loopback_context() {
   const auto settings = loopback_settings();
   ry_context* context = nullptr;
