@@ -187,6 +187,12 @@ ry_status ry_window_adopt(ry_world *world, void *memory, size_t bytes, const ry_
 /* Completes what this rank has outstanding, waits for all ranks, then takes the window down. Collective. The handle
  * still has to be freed, and only that. */
 ry_status ry_window_close(ry_window *window, int64_t deadline_ms);
+/* Closes `count` windows under one deadline: their ranks wait for each other once. Collective: all ranks of a world
+ * give the same windows of it, and whoever is in several worlds gives these in the same order. If a world fails its
+ * windows stay open, those of the others are closed all the same (ry_window_is_open), and the error is the first one's.
+ */
+ry_status ry_window_close_all(ry_window *const *windows, size_t count, int64_t deadline_ms);
+int ry_window_is_open(const ry_window *window); /* 0 for NULL */
 /* Frees the handle; a window not closed before is taken down without waiting for the peers. */
 void ry_window_free(ry_window *window);
 
@@ -401,6 +407,12 @@ void ry_context_abandon(ry_context *context, ry_handle *handle);
 
 /* Registers memory of the host or of a GPU for messages. Optional for host memory: otherwise it happens on the way. */
 ry_status ry_channel_register(ry_channel *channel, void *memory, size_t bytes, ry_memory **registered);
+/* What registered memory is for. RY_FOR_ANY: messages both ways, as ry_channel_register has it. RY_FOR_SENDS: sources
+ * only: no peer gets the right to read or write it, and a receive into it is RY_INVALID. */
+typedef int ry_memory_use;
+enum { RY_FOR_ANY = 0, RY_FOR_SENDS = 1 };
+ry_status ry_channel_register_for(ry_channel *channel, void *memory, size_t bytes, ry_memory_use use,
+                                  ry_memory **registered);
 /* Returns when nobody can touch the memory any more. Messages of it that are under way end the channel. */
 void ry_memory_free(ry_memory *registered);
 

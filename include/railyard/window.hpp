@@ -146,6 +146,12 @@ class Window {
   ~Window();
   /// Completes what this rank has outstanding, waits for all ranks, then takes the window down. Collective.
   Result<void> close(Deadline deadline = {});
+  /// Closes any number of windows under one deadline: their ranks wait for each other once. Collective: all ranks of a
+  /// world give the same windows of it, and whoever is in several worlds gives these in the same order. If a world
+  /// fails (`timeout`, `peer_lost`) its windows stay open, those of the others are closed all the same, and the error
+  /// is the first one's.
+  static Result<void> close_all(std::span<Window* const> windows, Deadline deadline = {});
+  bool is_open() const noexcept;
 
   std::span<std::byte> local() const noexcept;
   /// Memory that the window allocated stays mapped as long as this is held, beyond `close` too; no peer reaches it

@@ -21,6 +21,7 @@ from ._railyard import (
     Context,
     Fetch,
     Listener,
+    MemoryUse,
     Order,
     RegisteredMemory,
     Request,
@@ -34,8 +35,8 @@ from ._railyard import (
 )
 
 __all__ = [
-    "AtomicOp", "Channel", "ClosedError", "Comparison", "Completion", "Context", "Error", "Fetch", "Listener", "Order",
-    "OutOfRangeError", "PeerLostError", "RegisteredMemory", "Request", "Settings", "SignalCondition", "SignalOp",
+    "AtomicOp", "Channel", "ClosedError", "Comparison", "Completion", "Context", "Error", "Fetch", "Listener", "MemoryUse",
+    "Order", "OutOfRangeError", "PeerLostError", "RegisteredMemory", "Request", "Settings", "SignalCondition", "SignalOp",
     "Ticket", "TimeoutError", "Window", "World", "__version__",
 ]
 

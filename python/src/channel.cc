@@ -368,6 +368,9 @@ void bind_context(py::module_& module) {
 
 void bind_channel(py::module_& module) {
   bind_context(module);
+  py::enum_<MemoryUse>(module, "MemoryUse", "What registered memory is for: messages both ways, or sends alone.")
+      .value("any", MemoryUse::any)
+      .value("sends", MemoryUse::sends);
   py::class_<PyMemory, std::shared_ptr<PyMemory>>(module, "RegisteredMemory",
                                                   "Memory that is registered for the messages of one channel.")
       .def("close", &PyMemory::close, "Deregisters it. Messages of it that are under way end the channel.")
@@ -419,15 +422,17 @@ void bind_channel(py::module_& module) {
           "Begins to receive 1 to 8 messages, one for each destination and tag.")
       .def(
           "register",
-          [](const std::shared_ptr<PyChannel>& self, py::handle given) {
+          [](const std::shared_ptr<PyChannel>& self, py::handle given, MemoryUse use) {
             const Call call(*self, "register");
-            Buffer buffer(given, Access::write);
-            auto memory = take(without_gil([&] { return self->channel().register_memory(buffer.bytes()); }));
+            Buffer buffer(given, use == MemoryUse::sends ? Access::read : Access::write);
+            auto memory = take(without_gil([&] { return self->channel().register_memory(buffer.bytes(), {}, use); }));
             auto made = std::make_shared<PyMemory>(self, std::move(buffer), std::move(memory));
             self->add(made);
             return made;
           },
-          py::arg("memory"), "Registers memory for messages of this channel, and keeps it until it is closed.")
+          py::arg("memory"), py::arg("use") = MemoryUse::any,
+          "Registers memory for messages of this channel, and keeps it until it is closed. With MemoryUse.sends no "
+          "peer gets the right to read or write it, and read-only memory will do.")
       .def(
           "statistics",
           [](PyChannel& self) {

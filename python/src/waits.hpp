@@ -29,6 +29,7 @@ class Timeout {
   std::int64_t nanoseconds(std::uint32_t default_ms) const {
     return nanoseconds_ < 0 ? std::int64_t{default_ms} * 1'000'000 : nanoseconds_;
   }
+  bool by_default() const { return nanoseconds_ < 0; }
   static Deadline of(std::int64_t nanoseconds) {
     return nanoseconds == kNever ? Deadline::never() : Deadline::in(std::chrono::nanoseconds(nanoseconds));
   }
@@ -55,7 +56,9 @@ auto wait_in_parts(Timeout timeout, std::uint32_t default_ms, Wait&& wait) {
     const std::int64_t passed = std::chrono::nanoseconds(Clock::now() - began).count();
     const std::int64_t left = whole == Timeout::kNever ? Timeout::kNever : whole - passed;
     const std::int64_t part = std::clamp<std::int64_t>(left, 0, kPart);
-    auto result = without_gil([&] { return wait(Timeout::of(part)); });
+    const bool last = timeout.by_default() && part == left;
+    const Deadline deadline = last ? Deadline::rest_of_default(std::chrono::nanoseconds(part)) : Timeout::of(part);
+    auto result = without_gil([&] { return wait(deadline); });
     if (result.ok() || result.status() != Status::timeout) return result;
     if (part == left || left <= 0) {
       raise(result.error(), " (the end of " + std::to_string(static_cast<double>(whole) * 1e-9) + " s)");

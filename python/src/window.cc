@@ -94,6 +94,29 @@ void PyWindow::close(Timeout timeout) {
   abandon();
 }
 
+void PyWindow::close_all(const std::vector<std::shared_ptr<PyWindow>>& windows, Timeout timeout) {
+  std::vector<PyWindow*> closing;
+  std::vector<Window*> all;
+  try {
+    for (const auto& each : windows) {
+      const bool again = std::ranges::find(closing, each.get()) != closing.end();  // for the library to refuse
+      if (!again && !each->begin_close()) continue;
+      if (!again) closing.push_back(each.get());
+      all.push_back(each->window_.get());
+    }
+  } catch (...) {  // a call of another thread is inside
+    for (PyWindow* each : closing) each->end_close(false);
+    throw;
+  }
+  auto closed = without_gil([&] { return Window::close_all(all, timeout.deadline()); });
+  for (PyWindow* each : closing) {
+    const bool done = !each->window_->is_open();
+    each->end_close(done);
+    if (done) each->abandon();
+  }
+  if (!closed) raise(closed.error());
+}
+
 void PyWindow::abandon_idle() {
   if (begin_close()) abandon();
 }
@@ -428,6 +451,16 @@ void bind_window(py::module_& module) {
           "close", [](PyWindow& self, py::handle timeout) { self.close(Timeout(timeout)); },
           py::arg("timeout") = py::none(),
           "Completes what this rank has outstanding, waits for all ranks, then takes the window down. Collective.")
+      .def_static(
+          "close_all",
+          [](const std::vector<std::shared_ptr<PyWindow>>& windows, py::handle timeout) {
+            PyWindow::close_all(windows, Timeout(timeout));
+          },
+          py::arg("windows"), py::arg("timeout") = py::none(),
+          "Closes windows under one timeout: their ranks wait for each other once. Collective: all ranks of a world "
+          "give "
+          "the same windows of it, and worlds in the same order. If a world fails its windows stay open, and the error "
+          "is the first one's.")
       .def("abandon", &PyWindow::abandon_idle, "Takes the window down without waiting for peers: after an error.")
       .def("__enter__", [](std::shared_ptr<PyWindow> self) { return self; })
       .def("__exit__", [](PyWindow& self, py::handle kind, py::handle, py::handle) {

@@ -39,6 +39,7 @@ class PyWindow : public Closable, public std::enable_shared_from_this<PyWindow> 
   std::uint32_t timeout_ms() const { return world_->timeout_ms(); }
   py::object local();
   void close(Timeout timeout);
+  static void close_all(const std::vector<std::shared_ptr<PyWindow>>& windows, Timeout timeout);
   /// Takes the window down without waiting for peers.
   void abandon() noexcept;
   /// The same; raises where a call of another thread is inside.

@@ -63,6 +63,23 @@ class Channels(unittest.TestCase):
         gc.collect()
         self.assertIsNone(alive())
 
+    def test_memory_registered_for_sends(self):
+        message = numpy.random.default_rng(1).integers(0, 255, 1 << 20, "uint8").tobytes()
+        target = numpy.zeros(1 << 20, "uint8")
+        for memory in (bytearray(message), message):  # of the second nobody may change a byte
+            with self.here.register(memory, railyard.MemoryUse.sends) as registered:
+                with self.assertRaisesRegex(railyard.Error, "for sends"):
+                    self.here.irecv(bytearray(1 << 20), registered=registered)
+                target[:] = 0
+                receive = self.there.irecv(target)
+                self.here.isend(memory, registered=registered).wait(20)
+                self.assertEqual(receive.wait(20), [1 << 20])
+                self.assertEqual(target.tobytes(), message)
+        with self.assertRaisesRegex(BufferError, "read-only"):
+            self.here.register(message)
+        with self.assertRaises(TypeError):
+            self.here.register(bytearray(8), "sends")
+
     def test_two_threads_on_one_channel(self):
         got = []
 

@@ -380,15 +380,37 @@ class Threads(unittest.TestCase):
             inside.wait()
             while not window._in_use:
                 pass
-            for call in (window.close, window.abandon, window.world.close):
+            other = railyard.Window.allocate(window.world, 64)
+            for call in (window.close, window.abandon, window.world.close,
+                         lambda: railyard.Window.close_all([other, window])):
                 with self.assertRaisesRegex(railyard.Error, "another thread") as caught:
                     call()
                 self.assertEqual(caught.exception.status, "busy")
             window.signal(0)
             thread.join(30)
             self.assertEqual(ended, [1])
+            self.assertFalse(other.closed)
+            other.close()
 
         alone(work)
+
+    def test_windows_are_closed_together(self):
+        def work(world):
+            windows = [railyard.Window.allocate(world, 4096) for _ in range(3)]
+            held = bytearray(2048)
+            windows.append(railyard.Window.adopt(world, held))
+            for window in windows:
+                window.put_signal((world.rank + 1) % world.size, 0, b"together", signal=0)
+            with self.assertRaisesRegex(railyard.Error, "given before"):
+                railyard.Window.close_all([windows[0], windows[0]])
+            self.assertFalse(windows[0].closed)
+            railyard.Window.close_all(windows, timeout=20)
+            self.assertTrue(all(window.closed for window in windows))
+            held.clear()  # nobody holds it any more
+            railyard.Window.close_all(windows)  # once more is nothing
+            railyard.Window.close_all([])
+
+        in_threads(2, work)
 
 
 class Examples(unittest.TestCase):

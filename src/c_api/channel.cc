@@ -85,6 +85,18 @@ ry_status hand_out(ry_channel& channel, Result<Request*>&& made, ry_request* req
   return RY_OK;
 }
 
+ry_status register_memory(const char* call, ry_channel* channel, void* memory, size_t bytes, MemoryUse use,
+                          ry_memory** registered) noexcept {
+  if (channel == nullptr || memory == nullptr || registered == nullptr)
+    return fail_invalid(call, "an argument is NULL");
+  return guarded(call, [&]() -> ry_status {
+    auto made = channel->channel->register_memory({static_cast<std::byte*>(memory), bytes}, {}, use);
+    if (!made) return fail(made.error());
+    *registered = new ry_memory{std::move(*made)};
+    return RY_OK;
+  });
+}
+
 /// Runs a call that may end a request: `ends` answers whether it is done.
 template <typename Ends>
 ry_status end_request(const char* call, ry_channel* channel, ry_request name, const uint64_t* sizes, size_t count,
@@ -105,6 +117,7 @@ ry_status end_request(const char* call, ry_channel* channel, ry_request name, co
 }  // namespace railyard::c_api
 
 using railyard::Deadline;
+using railyard::MemoryUse;
 using railyard::Result;
 using namespace railyard::c_api;  // NOLINT(google-build-using-namespace): these are the C side's own helpers
 
@@ -169,14 +182,14 @@ void ry_context_abandon(ry_context* context, ry_handle* handle) {
 }
 
 ry_status ry_channel_register(ry_channel* channel, void* memory, size_t bytes, ry_memory** registered) {
-  if (channel == nullptr || memory == nullptr || registered == nullptr)
-    return fail_invalid(__func__, "an argument is NULL");
-  return guarded(__func__, [&]() -> ry_status {
-    auto made = channel->channel->register_memory({static_cast<std::byte*>(memory), bytes});
-    if (!made) return fail(made.error());
-    *registered = new ry_memory{std::move(*made)};
-    return RY_OK;
-  });
+  return register_memory(__func__, channel, memory, bytes, MemoryUse::any, registered);
+}
+
+ry_status ry_channel_register_for(ry_channel* channel, void* memory, size_t bytes, ry_memory_use use,
+                                  ry_memory** registered) {
+  if (use != RY_FOR_ANY && use != RY_FOR_SENDS)
+    return fail_value(__func__, "use of memory", use, "RY_FOR_ANY (0) and RY_FOR_SENDS (1)");
+  return register_memory(__func__, channel, memory, bytes, static_cast<MemoryUse>(use), registered);
 }
 
 void ry_memory_free(ry_memory* registered) { delete registered; }

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "c_api/handles.hpp"
+#include "railyard/channel.hpp"
 
 namespace {
 
@@ -43,6 +44,7 @@ static_assert(same(WordType::int32, RY_INT32) && same(WordType::uint32, RY_UINT3
               same(WordType::float64, RY_DOUBLE));
 static_assert(same(SignalOp::add, RY_SIGNAL_ADD) && same(SignalOp::set, RY_SIGNAL_SET));
 static_assert(same(Completion::local, RY_LOCAL) && same(Completion::remote, RY_REMOTE));
+static_assert(same(MemoryUse::any, RY_FOR_ANY) && same(MemoryUse::sends, RY_FOR_SENDS));
 
 }  // namespace
 

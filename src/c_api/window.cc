@@ -147,6 +147,24 @@ ry_status ry_window_close(ry_window* window, int64_t deadline_ms) {
   });
 }
 
+ry_status ry_window_close_all(ry_window* const* windows, size_t count, int64_t deadline_ms) {
+  Deadline deadline;
+  if (windows == nullptr && count > 0) return fail_invalid(__func__, "no windows");
+  if (!to_deadline(deadline_ms, deadline)) return fail_invalid(__func__, "no such deadline");
+  const std::span given(windows, count);
+  for (const ry_window* const each : given)
+    if (!usable(each)) return fail_unusable(__func__, each);
+  return guarded(__func__, [&]() -> ry_status {
+    std::vector<Window*> all;
+    for (ry_window* const each : given) all.push_back(&each->window);
+    auto closed = Window::close_all(all, deadline);
+    for (ry_window* const each : given) each->closed = !each->window.is_open();
+    return status_of(std::move(closed));
+  });
+}
+
+int ry_window_is_open(const ry_window* window) { return usable(window) ? 1 : 0; }
+
 void ry_window_free(ry_window* window) { delete window; }
 
 void* ry_window_local(const ry_window* window) { return !usable(window) ? nullptr : window->window.local().data(); }

@@ -107,6 +107,10 @@ class Engine {
   /// Finds out whether a peer is still there, also where nothing was ever sent to it: if not, it is lost.
   void check_on(int peer);
   void check_on(Route& route) { probes_.check_on(route); }
+  /// How long this process was away, in all, while its peers' time stood still. Any thread.
+  std::int64_t away() const { return health_.away(); }
+  /// For how much longer the peer may be silent before it is lost, in nanoseconds; INT64_MAX: nobody doubts it.
+  std::int64_t time_to_loss(const Route& route) const { return health_.time_to_loss(route); }
   /// Says that the peer's memory is used past the engine, which watches over the peer all the same.
   void use_directly(Flow& flow);
 

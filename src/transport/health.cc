@@ -42,7 +42,9 @@ bool forgotten(const Route& route) {
 std::int64_t Health::due() const { return core_.failover ? looked_at_ + kLookEvery : INT64_MAX; }
 
 void Health::look() {
-  core_.health_clock += std::min(core_.now - looked_at_, kMostStep);
+  const std::int64_t passed = core_.now - looked_at_;
+  core_.health_clock += std::min(passed, kMostStep);
+  if (passed > kMostStep) away_.fetch_add(passed - kMostStep, std::memory_order_relaxed);
   looked_at_ = core_.now;
   parts_.watched.look([this](Route& route) {
     look_after(route);
@@ -232,6 +234,14 @@ void Health::look_at_silence(Route& route) {
   // anew.
   route.renewed_for = sign;
   parts_.failover.fail_links(route, LossCause::mute);
+}
+
+std::int64_t Health::time_to_loss(const Route& route) const {
+  if (route.loss.on || route.over) return 0;
+  if (!core_.failover || (route.concerned_since == 0 && !owes(route))) return INT64_MAX;
+  const std::int64_t heard = std::max(route.heard_at, route.owed_since);
+  const std::int64_t sign = forgotten(route) ? heard : std::max(heard, route.alive_at);
+  return std::max<std::int64_t>(0, core_.peer_timeout - (core_.health_clock - sign));
 }
 
 std::int64_t Health::stuck_after(const Link& link) const {

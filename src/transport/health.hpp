@@ -3,6 +3,7 @@
 /// gone: only `RAILYARD_PEER_TIMEOUT_MS` of that ends the wait.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "transport/core.hpp"
@@ -33,6 +34,10 @@ class Health {
   std::int64_t due() const;
   /// Moves the health clock on, and looks after every route that is watched.
   void look();
+  /// What the health clock left out, in all: how long this process was away. Any thread.
+  std::int64_t away() const { return away_.load(std::memory_order_relaxed); }
+  /// For how much longer the peer may be silent before it is lost; INT64_MAX: nobody doubts that it is there.
+  std::int64_t time_to_loss(const Route& route) const;
 
  private:
   void look_after(Route& route);
@@ -52,6 +57,7 @@ class Health {
   Core& core_;
   Parts parts_;
   std::int64_t looked_at_;
+  std::atomic<std::int64_t> away_{0};  ///< for estimates: relaxed
 };
 
 }  // namespace railyard::transport

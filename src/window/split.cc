@@ -111,10 +111,10 @@ class SubWorldBootstrap final : public Bootstrap {
   /// A barrier, and nothing else: that an operation of some other window failed is for its own user to hear.
   Result<void> meet(Deadline deadline) {
     WindowState& state = WindowAccess::state(window_);
-    if (auto met = state.run_barrier(state.nanoseconds(deadline)); !met) return met;
+    if (auto met = state.run_barrier(deadline); !met) return met;
     state.barrier().inside = false;
     // Whoever leaves next has said that it came.
-    (void)state.wait_for_all(state.nanoseconds(deadline));
+    (void)state.wait_for_all(deadline);
     return {};
   }
 

@@ -30,7 +30,7 @@ template <typename Attempt>
   if (outcome == Outcome::full) {
     const std::int64_t patience = nanoseconds({});
     if (patience == 0) return Error(Status::busy);
-    const bool over = wait_watched(call, rank, telemetry::Waiting::room, patience, [&](std::int64_t time) {
+    const bool over = wait_for_rank(call, rank, telemetry::Waiting::room, {}, [&](std::int64_t time) {
       return engine_.wait_until([&] { return (outcome = once()) != Outcome::full; }, time);
     });
     if (!over) return timed_out(call, rank, patience);

@@ -148,8 +148,7 @@ Result<Ticket> WindowState::submit_blocks(const char* call, int rank, const Bloc
     if (!more) {
       // The ticket is the last part's. What became of the others is known before that leaves.
       for (const Ticket& each : earlier) {
-        if (auto waited = wait(call, each, Completion::remote, nanoseconds({})); !waited)
-          return std::move(waited.error());
+        if (auto waited = wait(call, each, Completion::remote, {}); !waited) return std::move(waited.error());
       }
     }
     Error unusable;

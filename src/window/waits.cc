@@ -14,6 +14,9 @@ namespace {
 constexpr std::int64_t kAskAfter = 1'000'000'000;  // nanoseconds in a wait without `from`, or in a barrier
 /// Where a rank is named, its loss is what the caller wants to hear of.
 constexpr std::int64_t kAskNamedAfter = 100'000'000;
+/// A rank is about to be found lost when this part of its time is left.
+constexpr std::int64_t kNearlyLost = 4;
+constexpr std::int64_t kLookAgainAfter = 100'000'000;
 
 std::uint64_t load_word(const std::uint64_t& word) {
   // Acquire: pairs with the release that changed the word; what came before it is visible.
@@ -106,6 +109,19 @@ class SignalWait {
     return named ? kAskNamedAfter : kAskAfter;
   }
 
+  /// Until nobody is left who could end it; INT64_MAX: somebody is there whom nobody doubts.
+  std::int64_t time_to_loss() {
+    std::int64_t first = INT64_MAX;
+    std::int64_t last = 0;
+    for (const SignalCondition& condition : conditions_) {
+      if (all_ && compares(load(condition), condition.comparison, condition.value)) continue;
+      const std::int64_t left = time_to_loss(condition);
+      first = std::min(first, left);
+      last = std::max(last, left);
+    }
+    return all_ ? first : last;
+  }
+
   SignalMet result() const { return {which_, held_}; }
   /// The rank that must bring it; -1: any may.
   int named() const {
@@ -167,6 +183,14 @@ class SignalWait {
     if (!compares(held, condition.comparison, condition.value)) state_.want_signal(condition.index);
     return held;
   }
+  std::int64_t time_to_loss(const SignalCondition& condition) {
+    if (condition.from != SignalCondition::kAnyRank)
+      return state_.is_self(condition.from) ? INT64_MAX : state_.time_to_loss(condition.from);
+    std::int64_t last = state_.world().size == 1 ? INT64_MAX : 0;
+    for (int rank = watched_rank_; rank < state_.world().size && last != INT64_MAX; ++rank)
+      if (!state_.is_self(rank)) last = std::max(last, state_.time_to_loss(rank));
+    return last;
+  }
   bool can_come(const SignalCondition& condition) {
     if (condition.from == SignalCondition::kAnyRank) return watched_rank() != kNobody || state_.world().size == 1;
     return state_.is_self(condition.from) || !is_gone(state_, condition.from);
@@ -225,15 +249,49 @@ class SignalWait {
   if (conditions.empty() || !std::ranges::all_of(conditions, good)) return bad_conditions(call, conditions);
   SignalWait wait(*this, conditions, wanted);
   const std::int64_t patience = nanoseconds(deadline);
+  const std::int64_t away = engine_.away();
   // No clock is read before the wait turns out to be long.
   const std::int64_t part = std::min(wait.ask_after_nanoseconds(), patience);
   if (!wait_for_word([&] { return wait.ended(); }, part) && patience > part)
     wait_long(*this, call, wait, part, patience);
   if (wait.met()) return wait.result();
+  if (deadline.is_default() && !wait.hopeless()) {
+    const auto over = [&] { return wait.met() || (engine_.any_failed() && wait.hopeless()); };
+    await_loss(
+        deadline, away, [&] { return wait.time_to_loss(); },
+        [&](std::int64_t time) { return wait_for_word(over, time); });
+    if (wait.met()) return wait.result();
+  }
   return wait.failure(call, patience);
 }
 
-bool WindowState::wait_for_all(std::int64_t nanoseconds) {
+std::int64_t WindowState::time_to_loss(int rank) {
+  const transport::Flow* const flow = existing_flow(rank);
+  if (flow == nullptr) return INT64_MAX;
+  if (flow->failed.load(std::memory_order_acquire)) return 0;
+  const transport::ProgressGuard hold(engine_.progress_lock());
+  return engine_.time_to_loss(*flow->route);
+}
+
+[[gnu::noinline, gnu::cold]] bool WindowState::await_loss(Deadline deadline, std::int64_t away,
+                                                          const std::function<std::int64_t()>& left,
+                                                          const std::function<bool(std::int64_t)>& wait) {
+  if (!deadline.is_default()) return false;
+  const Settings& settings = engine_.settings();
+  const std::int64_t most = std::int64_t{std::min(settings.timeout_ms, settings.peer_timeout_ms)} * 1'000'000;
+  // Not counting what this process is away from now on, as the peer's time does not.
+  const std::int64_t until = engine_.clock().now() + most - engine_.away();
+  for (;;) {
+    const std::int64_t to_go = left();
+    const std::int64_t away_now = engine_.away();
+    if (to_go == INT64_MAX || to_go - (away_now - away) > most / kNearlyLost) return false;
+    const std::int64_t time = std::min(kLookAgainAfter, until + away_now - engine_.clock().now());
+    if (time <= 0) return false;
+    if (wait(time)) return true;
+  }
+}
+
+bool WindowState::wait_for_all(Deadline deadline) {
   const auto busy = [this] {
     for (int rank = 0; rank < world_.size; ++rank) {
       const transport::Flow* const flow = existing_flow(rank);
@@ -242,13 +300,23 @@ bool WindowState::wait_for_all(std::int64_t nanoseconds) {
     return -1;
   };
   const auto none = [this] { return outstanding() == 0; };
-  return transport::wait_watched(
-      engine_, nanoseconds, telemetry::Waiting::quiet, -1,
-      [&](std::int64_t time) { return engine_.wait_until(none, time); },
-      [&] {
+  const auto wait = [&](std::int64_t time) { return engine_.wait_until(none, time); };
+  const std::int64_t away = engine_.away();
+  const bool in_time =
+      transport::wait_watched(engine_, nanoseconds(deadline), telemetry::Waiting::quiet, -1, wait, [&] {
         const int rank = busy();
         return rank < 0 ? std::string("quiet") : waits_for("quiet", rank);
       });
+  const auto time_to_first_loss = [this] {
+    std::int64_t first = INT64_MAX;
+    for (int rank = 0; rank < world_.size; ++rank) {
+      const transport::Flow* const flow = existing_flow(rank);
+      if (flow != nullptr && flow->outstanding.load(std::memory_order_acquire) != 0)
+        first = std::min(first, time_to_loss(rank));
+    }
+    return first;
+  };
+  return in_time || await_loss(deadline, away, time_to_first_loss, wait);
 }
 
 /// The short way for one signal: most are there before the first pass is due. What is between the store of a peer and
@@ -280,7 +348,9 @@ Error WindowState::bad_conditions(const char* call, std::span<const SignalCondit
 }
 
 /// Dissemination: after round k every rank has heard, directly or not, of 2^(k+1) ranks.
-Result<void> WindowState::run_barrier(std::int64_t nanoseconds) {
+Result<void> WindowState::run_barrier(Deadline deadline) {
+  const std::int64_t nanoseconds = this->nanoseconds(deadline);
+  const std::int64_t away = engine_.away();
   const std::int64_t start = engine_.clock().now();
   const auto left = [&] {
     return nanoseconds == INT64_MAX ? INT64_MAX
@@ -307,7 +377,7 @@ Result<void> WindowState::run_barrier(std::int64_t nanoseconds) {
     // long is asked whether it is still there: nothing may ever have been sent to it.
     const auto over = [&] { return load_word(word) >= barrier_.epoch || lost_rank() >= 0; };
     std::int64_t until_asked = kAskAfter;
-    wait_watched("barrier", from, telemetry::Waiting::barrier, left(), [&](std::int64_t time) {
+    const auto wait = [&](std::int64_t time) {
       const std::int64_t part = std::min(time, until_asked);
       if (part > 0) {
         if (wait_for_word(over, part)) return true;
@@ -315,7 +385,10 @@ Result<void> WindowState::run_barrier(std::int64_t nanoseconds) {
         if (time == part) return false;
       }
       return wait_for_word(over, time - part);
-    });
+    };
+    if (!wait_watched("barrier", from, telemetry::Waiting::barrier, left(), wait))
+      await_loss(
+          deadline, away, [&] { return time_to_loss(from); }, wait);
     if (load_word(word) >= barrier_.epoch) continue;
     if (const int lost = lost_rank(); lost >= 0) return in_our_terms(existing_flow(lost)->error.copy());
     return Error(Status::timeout,
@@ -355,7 +428,7 @@ Result<void> Window::wait_all_signals(std::span<const SignalCondition> condition
 Result<void> Window::barrier(Deadline deadline) {
   if (auto checked = state_->check_collective("barrier"); !checked) return checked;
   if (auto quieted = quiet(deadline); !quieted) return quieted;
-  if (auto met = state_->run_barrier(state_->nanoseconds(deadline)); !met) return met;
+  if (auto met = state_->run_barrier(deadline); !met) return met;
   auto quieted = quiet(deadline);
   // Everybody has come; only what was sent to say so may still be under way, and the next call sees to that.
   state_->barrier().inside = quieted.status() == Status::timeout;

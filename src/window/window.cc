@@ -47,26 +47,6 @@ Result<Window> Window::adopt(World& world, std::span<std::byte> memory, const Wi
   return meet(world, WindowAssembly::begin(world, memory, options));
 }
 
-Result<void> Window::close(Deadline deadline) {
-  if (auto open = state_->check_open("close"); !open) return open;
-  if (auto quieted = quiet(deadline); !quieted) return quieted;
-  if (state_->is_lone()) {
-    state_->shut();
-    return {};
-  }
-  WorldState& world = state_->world();
-  if (world.bootstrap != nullptr) {
-    // The worlds may go next. All ranks are closing, so all make progress and answer.
-    transport::Engine& engine = state_->engine();
-    engine.wait_until([&] { return engine.pending_handshakes() == 0; }, transport::Handshakes::kLongest);
-    // Every rank is quiet when it enters, so nothing of this window is on its way when all have.
-    const auto wait = Deadline::in(std::chrono::nanoseconds(state_->nanoseconds(deadline)));
-    if (auto met = world.with_progress([&] { return world.bootstrap->barrier(wait); }); !met) return met;
-  }
-  state_->shut(world.bootstrap != nullptr);
-  return {};
-}
-
 std::span<std::byte> Window::local() const noexcept { return state_->memory(); }
 std::shared_ptr<const void> Window::keep_local() const noexcept { return state_->keep_storage(); }
 std::size_t Window::bytes(int rank) const noexcept {
@@ -260,11 +240,11 @@ Result<bool> Window::peek(Ticket ticket, Completion completion) const {
 Result<void> Window::wait(Ticket ticket, Completion completion, Deadline deadline) {
   state_->settle();
   if (auto checked = check_ticket(*state_, "wait", ticket, completion); !checked) return checked;
-  return state_->wait("wait", ticket, completion, state_->nanoseconds(deadline));
+  return state_->wait("wait", ticket, completion, deadline);
 }
 
 Result<void> window_detail::WindowState::wait(const char* call, const Ticket& ticket, Completion completion,
-                                              std::int64_t nanoseconds) {
+                                              Deadline deadline) {
   if (auto seen = look(ticket, completion); !seen) {
     return std::move(seen.error());
   } else if (*seen) {
@@ -276,10 +256,10 @@ Result<void> window_detail::WindowState::wait(const char* call, const Ticket& ti
     if (!seen) error = std::move(seen.error());
     return !seen || *seen;
   };
-  const bool over = wait_watched(call, ticket.peer, telemetry::Waiting::ticket, nanoseconds,
-                                 [&](std::int64_t time) { return engine_.wait_until(seen_over, time); });
+  const bool over = wait_for_rank(call, ticket.peer, telemetry::Waiting::ticket, deadline,
+                                  [&](std::int64_t time) { return engine_.wait_until(seen_over, time); });
   if (error.status() != Status::ok) return error;
-  if (!over) return timed_out(call, ticket.peer, nanoseconds);
+  if (!over) return timed_out(call, ticket.peer, nanoseconds(deadline));
   return {};
 }
 
@@ -309,17 +289,16 @@ Result<void> Window::quiet(int rank, Deadline deadline) {
   transport::Engine& engine = state_->engine();
   const transport::Flow* flow = state_->existing_flow(rank);
   if (flow == nullptr) return {};
-  const std::int64_t patience = state_->nanoseconds(deadline);
   const auto complete = [&] { return flow->outstanding.load(std::memory_order_acquire) == 0; };
-  const bool done = state_->wait_watched("quiet", rank, telemetry::Waiting::quiet, patience,
-                                         [&](std::int64_t time) { return engine.wait_until(complete, time); });
+  const bool done = state_->wait_for_rank("quiet", rank, telemetry::Waiting::quiet, deadline,
+                                          [&](std::int64_t time) { return engine.wait_until(complete, time); });
   // A rank that left when all was complete is no loss.
   if (flow->failed.load(std::memory_order_acquire)) {
     return flow->lost_operations.load(std::memory_order_relaxed)
                ? Result<void>(state_->in_our_terms(flow->error.copy()))
                : Result<void>();
   }
-  if (!done) return state_->timed_out("quiet", rank, patience);
+  if (!done) return state_->timed_out("quiet", rank, state_->nanoseconds(deadline));
   if (engine.any_failed()) {
     if (auto failure = engine.untold_failure(state_->peer(rank))) return state_->in_our_terms(std::move(*failure));
   }
@@ -330,8 +309,7 @@ Result<void> Window::quiet(Deadline deadline) {
   if (auto open = state_->check_open("quiet"); !open) return open;
   state_->settle();
   transport::Engine& engine = state_->engine();
-  const std::int64_t patience = state_->nanoseconds(deadline);
-  const bool done = state_->wait_for_all(patience);
+  const bool done = state_->wait_for_all(deadline);
   if (done && !engine.any_failed()) return {};
   for (int rank = 0; rank < state_->world().size; ++rank) {
     transport::Flow* flow = state_->existing_flow(rank);
@@ -343,7 +321,8 @@ Result<void> Window::quiet(Deadline deadline) {
         return state_->in_our_terms(flow->error.copy());
       continue;
     }
-    if (flow->outstanding.load(std::memory_order_acquire) != 0) return state_->timed_out("quiet", rank, patience);
+    if (flow->outstanding.load(std::memory_order_acquire) != 0)
+      return state_->timed_out("quiet", rank, state_->nanoseconds(deadline));
     if (auto failure = engine.untold_failure(state_->peer(rank))) return state_->in_our_terms(std::move(*failure));
   }
   return {};

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -261,7 +262,7 @@ class WindowState {
   // window.cc
   /// Whether the operation is over, and how. Reads atomics only.
   Result<bool> look(const Ticket& ticket, Completion completion) const;
-  Result<void> wait(const char* call, const Ticket& ticket, Completion completion, std::int64_t nanoseconds);
+  Result<void> wait(const char* call, const Ticket& ticket, Completion completion, Deadline deadline);
 
   // waits.cc
   enum class Wanted : std::uint8_t { any, all };
@@ -269,7 +270,7 @@ class WindowState {
   Result<SignalMet> wait_signals(const char* call, std::span<const SignalCondition> conditions, Wanted wanted,
                                  Deadline deadline);
   Error bad_conditions(const char* call, std::span<const SignalCondition> conditions) const;
-  Result<void> run_barrier(std::int64_t nanoseconds);
+  Result<void> run_barrier(Deadline deadline);
 
   /// Waits until `done`, which looks at a word that peers change.
   template <typename Done>
@@ -300,9 +301,25 @@ class WindowState {
   bool wait_watched(const char* call, int rank, telemetry::Waiting what, std::int64_t nanoseconds, Wait&& wait) {
     return transport::wait_watched(engine_, nanoseconds, what, peer(rank), wait, [&] { return waits_for(call, rank); });
   }
+  /// The same until the deadline. By default it covers what it takes to find out that the rank is lost (`await_loss`).
+  template <typename Wait>
+  bool wait_for_rank(const char* call, int rank, telemetry::Waiting what, Deadline deadline, Wait&& wait) {
+    const std::int64_t away = engine_.away();
+    return wait_watched(call, rank, what, nanoseconds(deadline), wait) ||
+           await_loss(
+               deadline, away, [&] { return time_to_loss(rank); }, wait);
+  }
   std::string waits_for(const char* call, int rank);
+  /// A wait whose deadline is over. By default it goes on while a rank that it waits for is about to be found lost: the
+  /// peer's time-out and that of the wait are often equal, and the wait may have begun first; and the peer's stands
+  /// still while this process is away. `away`: what `Engine::away` said at the start. `left`: the time to the loss.
+  /// `wait`: as in `wait_watched`. True: it is over.
+  bool await_loss(Deadline deadline, std::int64_t away, const std::function<std::int64_t()>& left,
+                  const std::function<bool(std::int64_t)>& wait);
+  /// For how much longer a rank may be silent before it is lost; INT64_MAX: nobody doubts it.
+  std::int64_t time_to_loss(int rank);
   /// Until nothing is outstanding, to whichever rank.
-  bool wait_for_all(std::int64_t nanoseconds);
+  bool wait_for_all(Deadline deadline);
   /// What is under way to a rank, for the error of a wait that ran out of time.
   Error timed_out(const char* call, int rank, std::int64_t nanoseconds);
   bool is_lone() const { return lone_; }

@@ -335,6 +335,29 @@ TEST(CApi, AClosedWindowCanOnlyBeFreed) {
   EXPECT_EQ(ry_read_signal(window.get(), 0), 0U);
 }
 
+TEST(CApi, WindowsAreClosedTogether) {
+  const auto world = single_world();
+  ASSERT_NE(world, nullptr);
+  const auto first = single_window(world.get(), 4096);
+  const auto second = single_window(world.get(), 4096);
+  const std::array both{first.get(), second.get()};
+  const std::array twice{first.get(), first.get()};
+  const std::array one_is_none{first.get(), static_cast<ry_window*>(nullptr)};
+  EXPECT_EQ(ry_window_close_all(twice.data(), twice.size(), RY_DEFAULT), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), HasSubstr("given before"));
+  EXPECT_EQ(ry_window_close_all(one_is_none.data(), one_is_none.size(), RY_DEFAULT), RY_INVALID);
+  EXPECT_EQ(ry_window_close_all(nullptr, 1, RY_DEFAULT), RY_INVALID);
+  EXPECT_EQ(ry_window_close_all(both.data(), both.size(), -7), RY_INVALID);
+  EXPECT_EQ(ry_window_close_all(nullptr, 0, RY_DEFAULT), RY_OK);
+  EXPECT_NE(ry_window_is_open(first.get()), 0);
+  EXPECT_EQ(ry_window_close_all(both.data(), both.size(), RY_DEFAULT), RY_OK) << ry_error_text();
+  EXPECT_EQ(ry_window_is_open(first.get()), 0);
+  EXPECT_EQ(ry_window_is_open(second.get()), 0);
+  EXPECT_EQ(ry_window_is_open(nullptr), 0);
+  EXPECT_EQ(ry_window_close_all(both.data(), both.size(), RY_DEFAULT), RY_INVALID);
+  EXPECT_THAT(ry_error_text(), HasSubstr("closed"));
+}
+
 Owned<ry_context> loopback_context() {
   const auto settings = loopback_settings();
   ry_context* context = nullptr;
@@ -391,6 +414,11 @@ TEST(CApi, SenselessCallsOfChannelsAreErrorsNotCrashes) {
   EXPECT_EQ(ry_channel_receive(channel, &slot, 0, &request), RY_INVALID);
   EXPECT_EQ(ry_channel_send(channel, nullptr, 8, 0, nullptr, &request), RY_INVALID);
   EXPECT_EQ(ry_channel_register(channel, nullptr, 8, nullptr), RY_INVALID);
+  ry_memory* memory = nullptr;
+  EXPECT_EQ(ry_channel_register_for(nullptr, &slot, sizeof slot, RY_FOR_SENDS, &memory), RY_INVALID);
+  EXPECT_EQ(ry_channel_register_for(channel, nullptr, 8, RY_FOR_SENDS, &memory), RY_INVALID);
+  EXPECT_EQ(ry_channel_register_for(channel, &slot, sizeof slot, -1, &memory), RY_INVALID);
+  EXPECT_EQ(memory, nullptr);
 }
 
 TEST(CApi, SettingsAreCheckedByName) {

@@ -147,6 +147,41 @@ static int connect_both(ry_context *context, ry_channel *ends[2]) {
   return 0;
 }
 
+/* Memory for sends is sent from, and nothing is received into it. */
+static int send_from_memory_for_sends(ry_channel *ends[2], unsigned char *source, unsigned char *target) {
+  ry_memory *sources = NULL;
+  ry_request send;
+  ry_request receive;
+  ry_receive_slot slot = {source, kBlock, 9, NULL};
+  EXPECT(ry_channel_register_for(ends[1], source, kBlock, 2, &sources) == RY_INVALID && sources == NULL);
+  EXPECT(strstr(ry_error_text(), "RY_FOR_SENDS") != NULL);
+  EXPECT(ry_channel_register_for(ends[1], source, kBlock, RY_FOR_SENDS, &sources) == RY_OK);
+  slot.registered = sources;
+  EXPECT(ry_channel_receive(ends[1], &slot, 1, &receive) == RY_INVALID);
+  EXPECT(strstr(ry_error_text(), "for sends") != NULL);
+  slot.memory = target;
+  slot.registered = NULL;
+  memset(target, 0, kBlock);
+  EXPECT(ry_channel_receive(ends[0], &slot, 1, &receive) == RY_OK);
+  EXPECT(ry_channel_send(ends[1], source, kBlock, 9, sources, &send) == RY_OK);
+  EXPECT(ry_channel_wait(ends[0], receive, NULL, 0, RY_DEFAULT) == RY_OK);
+  EXPECT(ry_channel_wait(ends[1], send, NULL, 0, RY_DEFAULT) == RY_OK);
+  EXPECT(memcmp(target, source, kBlock) == 0);
+  ry_memory_free(sources);
+
+  /* For any use, as without the choice. */
+  EXPECT(ry_channel_register_for(ends[0], target, kBlock, RY_FOR_ANY, &sources) == RY_OK);
+  memset(target, 0, kBlock);
+  slot.registered = sources;
+  EXPECT(ry_channel_receive(ends[0], &slot, 1, &receive) == RY_OK);
+  EXPECT(ry_channel_send(ends[1], source, kBlock, 9, NULL, &send) == RY_OK);
+  EXPECT(ry_channel_wait(ends[0], receive, NULL, 0, RY_DEFAULT) == RY_OK);
+  EXPECT(ry_channel_wait(ends[1], send, NULL, 0, RY_DEFAULT) == RY_OK);
+  EXPECT(memcmp(target, source, kBlock) == 0);
+  ry_memory_free(sources);
+  return 0;
+}
+
 int plain_c_messages(ry_context *context) {
   static unsigned char source[kBlock];
   static unsigned char target[kBlock];
@@ -188,6 +223,8 @@ int plain_c_messages(ry_context *context) {
   EXPECT(seen.messages_sent == 2 && seen.messages_received == 1 && seen.bytes_received == sizeof source);
   ry_memory_free(sources);
   ry_memory_free(targets);
+  line = send_from_memory_for_sends(ends, source, target);
+  if (line != 0) return line;
 
   /* What was done is a request no more. */
   EXPECT(ry_channel_test(ends[0], sends[0], &done, NULL, 0) == RY_INVALID);

@@ -155,6 +155,121 @@ TEST_P(WaitsTest, AnyAndAllOfSeveralSignals) {
   });
 }
 
+/// As it is by default: no wait has longer than the peer.
+Settings with_equal_timeouts(int /*rank*/) {
+  Settings settings = loopback_settings(1);
+  settings.timeout_ms = settings.peer_timeout_ms = 1500;
+  return settings;
+}
+
+struct NamedWait {
+  const char* name;
+  Result<void> (*wait)(Window& window, Deadline deadline);
+};
+class NamedWaitTest : public ::testing::TestWithParam<NamedWait> {};
+
+template <typename T>
+Result<void> outcome(Result<T> waited) {
+  return waited ? Result<void>() : Result<void>(std::move(waited.error()));
+}
+const SignalCondition kFromRankOne{3, Comparison::greater_equal, 1, 1};
+
+INSTANTIATE_TEST_SUITE_P(
+    Calls, NamedWaitTest,
+    ::testing::Values(NamedWait{"wait_signal",
+                                [](Window& window, Deadline deadline) {
+                                  return outcome(window.wait_signal(3, Comparison::greater_equal, 1, deadline, 1));
+                                }},
+                      NamedWait{"wait_any_signal",
+                                [](Window& window, Deadline deadline) {
+                                  return outcome(window.wait_any_signal({&kFromRankOne, 1}, deadline));
+                                }},
+                      NamedWait{"wait_all_signals",
+                                [](Window& window, Deadline deadline) {
+                                  return window.wait_all_signals({&kFromRankOne, 1}, deadline);
+                                }},
+                      NamedWait{"wait",
+                                [](Window& window, Deadline deadline) {
+                                  return window.wait(must(window.signal(1, {3, 1})), Completion::remote, deadline);
+                                }},
+                      NamedWait{"quiet_for_one",
+                                [](Window& window, Deadline deadline) {
+                                  must(window.signal(1, {3, 1}));
+                                  return window.quiet(1, deadline);
+                                }},
+                      NamedWait{"quiet",
+                                [](Window& window, Deadline deadline) {
+                                  must(window.signal(1, {3, 1}));
+                                  return window.quiet(deadline);
+                                }},
+                      NamedWait{"barrier", [](Window& window, Deadline deadline) { return window.barrier(deadline); }}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+/// Rank 1 was never reached: nothing but its time says that it is gone.
+void wait_for_a_rank_that_is_gone(Settings (*settings)(int), const std::function<void(Window&)>& body) {
+  run_processes(2, settings,
+                [&](World& world, ProcessRendezvous& rendezvous) {
+                  auto window = must(Window::allocate(world, 64));
+                  rendezvous.notes[0].fetch_add(1);
+                  if (world.rank() == 1) ::raise(SIGKILL);
+                  while (rendezvous.notes[0] != 2) std::this_thread::yield();
+                  body(window);
+                },
+                {1});
+}
+
+TEST_P(NamedWaitTest, ByTheDefaultDeadlineSaysThatTheRankIsGone) {
+  wait_for_a_rank_that_is_gone(with_equal_timeouts, [](Window& window) {
+    const auto waited = GetParam().wait(window, {});
+    ASSERT_FALSE(waited);
+    EXPECT_EQ(waited.status(), Status::peer_lost) << waited.error().text();
+    EXPECT_EQ(waited.error().where().peer, 1);
+    EXPECT_NE(waited.error().text().find("silent for"), std::string::npos) << waited.error().text();
+  });
+}
+
+TEST(Waits, InPartsTheLastOneSaysThatTheRankIsGone) {
+  wait_for_a_rank_that_is_gone(with_equal_timeouts, [](Window& window) {
+    const auto rest = Deadline::rest_of_default(milliseconds(1500));
+    EXPECT_EQ(window.wait_signal(3, Comparison::greater_equal, 1, rest, 1).status(), Status::peer_lost);
+  });
+}
+
+/// Late enough for the rank to be nearly lost.
+TEST_P(NamedWaitTest, ByADeadlineOfTheCallersEndsThen) {
+  const auto longer = [](int rank) {
+    Settings settings = with_equal_timeouts(rank);
+    settings.timeout_ms = settings.peer_timeout_ms = 3000;
+    return settings;
+  };
+  wait_for_a_rank_that_is_gone(longer, [](Window& window) {
+    const auto waited = GetParam().wait(window, Deadline::in(milliseconds(2500)));
+    EXPECT_EQ(waited.status(), Status::timeout) << (waited ? "" : waited.error().text());
+  });
+}
+
+/// Its process lives: it is not about to be lost, and no wait goes on for that.
+TEST_P(NamedWaitTest, ByTheDefaultDeadlineForARankThatIsStoppedRunsOutOfTime) {
+  run_processes(2, with_equal_timeouts,
+                [](World& world, ProcessRendezvous& rendezvous) {
+                  auto window = must(Window::allocate(world, 64));
+                  must(window.barrier());
+                  rendezvous.notes[static_cast<std::size_t>(world.rank())] = static_cast<std::uint64_t>(::getpid());
+                  if (world.rank() == 1) {
+                    while (rendezvous.notes[0] == 0) std::this_thread::yield();
+                    std::this_thread::sleep_for(std::chrono::minutes(4));
+                    return;
+                  }
+                  while (rendezvous.notes[1] == 0) std::this_thread::yield();
+                  const auto other = static_cast<pid_t>(rendezvous.notes[1].load());
+                  ::kill(other, SIGSTOP);
+                  const auto waited = GetParam().wait(window, {});
+                  EXPECT_EQ(waited.status(), Status::timeout) << (waited ? "" : waited.error().text());
+                  ::kill(other, SIGKILL);
+                },
+                {1});
+}
+
 /// Nobody else is there, and nobody is missed.
 TEST(Waits, AWorldOfOneWaitsForItsOwnThreads) {
   const Settings settings = loopback_settings(1);
