@@ -14,7 +14,7 @@ constexpr std::size_t kReportsPerBlock = 64;
 /// Notices in flight on a link: one that swallows them must not take the buffers of all others.
 constexpr std::uint32_t kMostNotices = 8;
 /// An acknowledgement that nobody waits for waits so long, in nanoseconds, for a frame to ride on: as a message of its
-/// own it costs both ends a system call, often between a message and its answer.
+/// own it costs both ends a system call, often between a message and its answer. Through memory it costs nothing.
 constexpr std::int64_t kPatience = 50'000;
 
 }  // namespace
@@ -40,7 +40,8 @@ void Reports::begin(Flow& flow) {
 }
 
 inline bool Reports::may_wait(const Flow& flow) const {
-  return flow.inbox != nullptr && !flow.receiver.report_awaited() && core_.now - flow.reporting_since < kPatience;
+  return flow.inbox != nullptr && !flow.receiver.report_awaited() && !flow.route->in_memory &&
+         core_.now - flow.reporting_since < kPatience;
 }
 
 bool Reports::send(When when) {
