@@ -89,6 +89,15 @@ class Waiting {
   }
   /// A thread sleeps on the rails: it moves things on when it wakes.
   bool attended() const { return led_.load(std::memory_order_relaxed); }
+  /// The same, once for each sleep: for callers who read ahead what they are about to run through. `seen`: the sleep
+  /// that they know of.
+  bool newly_attended(std::atomic<std::uint64_t>& seen) const {
+    if (!attended()) return false;
+    const std::uint64_t now = leaders_.load(std::memory_order_relaxed);
+    if (seen.load(std::memory_order_relaxed) == now) return false;
+    seen.store(now, std::memory_order_relaxed);
+    return true;
+  }
 
   // ---- With the progress lock held ----
 

@@ -109,7 +109,7 @@ Result<void> WindowState::check_reach(const char* call, int rank, const transpor
 
 [[gnu::hot]] Result<Ticket> WindowState::put_by_engine(Put request) {
   // Everybody has slept: what this call runs through is in no cache.
-  if (engine_.waiting().attended()) [[unlikely]]
+  if (engine_.waiting().newly_attended(code_touched_)) [[unlikely]]
     touch_hot_code();
   if (auto checked = check_put(request); !checked) return std::move(checked.error());
   const PeerPart& peer = part(request.rank);

@@ -21,7 +21,7 @@ template <typename Attempt>
       error = in_our_terms((*flow)->error.copy());
       return Outcome::broken;
     }
-    if (engine_.waiting().attended()) [[unlikely]]
+    if (engine_.waiting().newly_attended(route_touched_)) [[unlikely]]
       engine_.warm_up(*(*flow)->route);
     engine_.submits(use_.submitter());
     return attempt(**flow) ? Outcome::done : Outcome::full;

@@ -431,6 +431,9 @@ class WindowState {
   std::shared_ptr<memory::Region> region_;
   transport::ExposedRegion exposed_region_;
   transport::ExposedRegion barrier_exposed_region_;
+  // Sleeps of this process for which code and objects were read ahead. Relaxed: they publish nothing.
+  std::atomic<std::uint64_t> code_touched_{0};
+  std::atomic<std::uint64_t> route_touched_{0};
   transport::Sleepers* sleepers_ = nullptr;  ///< of this rank: in the heap, if there is one, for peers to see
   std::uint32_t exposed_region_id_ = 0;
   std::uint32_t barrier_exposed_region_id_ = 0;

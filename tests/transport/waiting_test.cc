@@ -44,6 +44,22 @@ class WaitingTest : public ::testing::Test {
   Waiting waiting_{clock_, lock_, rails_, "auto", [] { return Waiting::Agenda{kLong, false}; }};
 };
 
+/// A caller reads ahead what it is about to run through. Once: a stream of puts must not pay for that each time.
+TEST_F(WaitingTest, EachSleepIsNewToACallerOnce) {
+  std::atomic<std::uint64_t> seen{0};
+  EXPECT_FALSE(waiting_.newly_attended(seen)) << "nobody sleeps";
+  std::thread thread;
+  auto slept = Waiting::Slept::poll_first;
+  for (int round = 0; round < 3; ++round) {
+    fall_asleep(thread, {.timer = timer_.get()}, slept);
+    EXPECT_TRUE(waiting_.newly_attended(seen));
+    for (int call = 0; call < 3; ++call) EXPECT_FALSE(waiting_.newly_attended(seen));
+    pass();
+    EXPECT_FALSE(waiting_.newly_attended(seen)) << "pushed aside";
+    thread.join();
+  }
+}
+
 TEST_F(WaitingTest, WhatArrivesWakesWhoLeads) {
   std::thread thread;
   auto slept = Waiting::Slept::poll_first;
