@@ -86,7 +86,7 @@ ry_status hand_out(ry_channel& channel, Result<Request*>&& made, ry_request* req
 }
 
 ry_status register_memory(const char* call, ry_channel* channel, void* memory, size_t bytes, MemoryUse use,
-                          ry_memory** registered) noexcept {
+                          ry_memory** registered) {
   if (channel == nullptr || memory == nullptr || registered == nullptr)
     return fail_invalid(call, "an argument is NULL");
   return guarded(call, [&]() -> ry_status {

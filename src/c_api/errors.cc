@@ -18,6 +18,7 @@ constexpr bool same(Ours ours, Theirs theirs) {
 using railyard::AtomicOp;
 using railyard::Comparison;
 using railyard::Completion;
+using railyard::MemoryUse;
 using railyard::Order;
 using railyard::SignalOp;
 using railyard::Status;

@@ -118,8 +118,6 @@ class WindowEnds {
 }  // namespace
 }  // namespace window_detail
 
-using window_detail::WindowAccess;
-
 bool Window::is_open() const noexcept { return state_ != nullptr && state_->check_open("is_open").ok(); }
 
 Result<void> Window::close(Deadline deadline) {
