@@ -6,6 +6,7 @@
 
 #include "cases.hpp"
 #include "gpu_memory.hpp"
+#include "stopped.hpp"
 
 namespace railyard::nvshmem::test {
 
@@ -320,7 +321,7 @@ void Traffic<Transport>::stopped(const Start& start) {
   EXPECT(pe.barrier());
   if (pe.pe() == 0) {
     std::vector<std::byte> sent(8 << 20);
-    EXPECT(::kill(static_cast<pid_t>(process.load()), SIGSTOP) == 0);
+    EXPECT(stop_process(static_cast<pid_t>(process.load())));
     EXPECT(pe.put(kStopped, 0, 0, sent.data(), sent.size(), kProxy) == 0);
     EXPECT(pe.quiet(kStopped, kHost) == 0);  // no operation of its own
     std::atomic<bool> over{false};

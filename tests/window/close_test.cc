@@ -4,13 +4,13 @@
 
 #include <array>
 #include <chrono>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "process_world.hpp"
 #include "railyard/window.hpp"
+#include "stopped.hpp"
 
 namespace railyard {
 namespace {
@@ -33,14 +33,6 @@ INSTANTIATE_TEST_SUITE_P(Rails, CloseTest,
                                            CloseBed{"rails_under_way", close_over_rails, true},
                                            CloseBed{"mapped", close_mapped, false}),
                          [](const auto& info) { return std::string(info.param.name); });
-
-bool is_stopped(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const auto end = text.rfind(')');
-  return end != std::string::npos && text.size() > end + 2 && text[end + 2] == 'T';
-}
 
 template <typename Call>
 double seconds_of(Call&& call) {
@@ -77,8 +69,7 @@ void beside_a_stopped_rank(int size, const std::function<Settings(int)>& setting
                   }
                   while (stopped == 0) std::this_thread::yield();
                   const auto other = static_cast<pid_t>(stopped.load());
-                  ::kill(other, SIGSTOP);
-                  while (!is_stopped(other)) std::this_thread::yield();
+                  ASSERT_TRUE(stop_process(other));
                   body();
                   if (done.fetch_add(1) + 2 == static_cast<std::uint64_t>(size)) ::kill(other, SIGKILL);
                 },

@@ -8,6 +8,7 @@
 
 #include "process_world.hpp"
 #include "railyard/window.hpp"
+#include "stopped.hpp"
 
 namespace railyard {
 namespace {
@@ -262,7 +263,7 @@ TEST_P(NamedWaitTest, ByTheDefaultDeadlineForARankThatIsStoppedRunsOutOfTime) {
                   }
                   while (rendezvous.notes[1] == 0) std::this_thread::yield();
                   const auto other = static_cast<pid_t>(rendezvous.notes[1].load());
-                  ::kill(other, SIGSTOP);
+                  ASSERT_TRUE(stop_process(other));
                   const auto waited = GetParam().wait(window, {});
                   EXPECT_EQ(waited.status(), Status::timeout) << (waited ? "" : waited.error().text());
                   ::kill(other, SIGKILL);
