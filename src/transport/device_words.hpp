@@ -19,7 +19,7 @@
 
 #include "fabric/device_copies.hpp"
 #include "railyard/result.hpp"
-#include "railyard/window.hpp"
+#include "railyard/operations.hpp"
 #include "transport/wire.hpp"
 
 namespace railyard::transport {
