@@ -1,4 +1,5 @@
-/// Who a process is, and which machine it is on: never an address, a pid or an index, all of which can be the same for two processes.
+/// Who a process is, and which machine it is on: never an address, a pid or an index, all of which can be the same for
+/// two processes.
 #pragma once
 
 #include <array>

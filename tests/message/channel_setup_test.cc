@@ -1,11 +1,12 @@
 // Handshakes of two set-up objects over real sockets: those that come about, and those that one end gives up.
+#include "message/channel_setup.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
 #include <thread>
 
-#include "message/channel_setup.hpp"
 #include "message/channel_setup_bed.hpp"
 #include "rendezvous/epoll_set.hpp"
 
