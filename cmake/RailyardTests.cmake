@@ -67,7 +67,7 @@ if(NOT RAILYARD_SANITIZE)
     SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS fabric)
 endif()
 
-foreach(layer base telemetry accelerator bootstrap fabric memory topology transport window device message sim c_api tools)
+foreach(layer base telemetry accelerator rendezvous bootstrap fabric memory topology transport window device message sim c_api tools)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/tests/${layer})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc ${folder}/*.c)
   if(NOT sources OR layer STREQUAL "tools" AND NOT RAILYARD_TOOLS

@@ -8,8 +8,8 @@ set(apart
   plugins/libfabric/queue.cc plugins/nccl/fmt.cc plugins/nccl/gin_tables.cc
   src/base/settings.cc
   src/bootstrap/server.cc src/fabric/tcp_delivery.cc src/fabric/ofi/request.cc src/fabric/sim/outage_faults.cc
-  src/message/rendezvous_inbound.cc src/shm/object.cc src/sim/schedule.cc src/transport/submit.cc src/transport/inbound.cc
-  tests/bootstrap/server_core_test.cc tests/fabric/verbs_double_faults_test.cc tests/message/handle_test.cc
+  src/shm/object.cc src/sim/schedule.cc src/transport/submit.cc src/transport/inbound.cc
+  tests/bootstrap/job_server_test.cc tests/fabric/verbs_double_faults_test.cc tests/message/handle_test.cc
   tests/fabric/tcp_hosts_test.cc tests/fabric/tcp_rail_test.cc tests/message/schedule_test.cc tests/message/sizes_test.cc
   tests/window/cost_test.cc tests/window/shared_memory_rail_test.cc tests/window/vector_test.cc tests/window/window_test.cc
   tools/railyard/demo.cc tools/railyard/nvshmem_env.cc tools/railyard/report_picture.cc tools/railyard/sim_goodput.cc)
@@ -33,8 +33,8 @@ function(railyard_unite target)
       continue()
     endif()
     get_filename_component(place ${path} DIRECTORY)
-    # Each kind of the rendezvous tests has a bed of its own.
-    string(REGEX MATCH "/rendezvous" kind ${path})
+    # The tests of channels' set-up have a bed of their own.
+    string(REGEX MATCH "/channel_setup" kind ${path})
     string(MD5 hash ${path})
     math(EXPR count "${count} + 1")
     if(NOT "${place}${kind}" STREQUAL last OR hash MATCHES "^[01]" OR count GREATER most_together)
@@ -55,7 +55,7 @@ function(railyard_unite target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
 endfunction()
 
-set(tests shm_test base_test telemetry_test accelerator_test bootstrap_test fabric_test memory_test topology_test
+set(tests shm_test base_test telemetry_test accelerator_test rendezvous_test bootstrap_test fabric_test memory_test topology_test
   transport_test window_test device_test message_test sim_test tools_test)
 set(together ${tests} strict-fi cuda-double verbs-double ibverbs-double railyard railyard_simulator railyard_launcher railyard_command_parts
   railyard_shm railyard-fi nccl-net-railyard railyard-nvshmem-3 railyard-nvshmem-4)

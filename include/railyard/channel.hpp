@@ -16,7 +16,7 @@
 #include "railyard/deadline.hpp"
 #include "railyard/result.hpp"
 #include "railyard/settings.hpp"
-#include "railyard/world.hpp"
+#include "railyard/statistics.hpp"
 
 namespace railyard {
 

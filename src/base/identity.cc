@@ -1,10 +1,12 @@
 #include "base/identity.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <span>
 
 #include "base/bytes.hpp"
@@ -47,6 +49,17 @@ std::string Identity::text() const {
   std::string text;
   for (const std::uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
+}
+
+std::string machine_word() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat network {};
+  struct stat memory {};
+  // Where one of them cannot be asked it stays zero: a coarser word, never a wrong refusal.
+  (void)stat("/proc/self/ns/net", &network);
+  (void)stat("/dev/shm", &memory);
+  return fmt::format("{}.{:x}.{:x}", boot.substr(0, 8), network.st_ino, memory.st_dev);
 }
 
 }  // namespace railyard

@@ -1,4 +1,5 @@
-/// Who a process is: never an address, a pid or an index, all of which can be the same for two processes.
+/// Who a process is, and which machine it is on: never an address, a pid or an index, all of which can be the same for
+/// two processes.
 #pragma once
 
 #include <array>
@@ -17,5 +18,9 @@ struct Identity {
   /// 32 hexadecimal digits.
   std::string text() const;
 };
+
+/// A word that only processes share which reach each other over this machine's inside: its boot, its network namespace,
+/// its shared memory.
+std::string machine_word();
 
 }  // namespace railyard

@@ -1,35 +1,32 @@
 #include "bootstrap/client.hpp"
 
-#include <errno.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/clock.hpp"
-#include "base/entropy.hpp"
 #include "base/log.hpp"
-#include "base/random.hpp"
-#include "bootstrap/client_core.hpp"
+#include "bootstrap/protocol.hpp"
+#include "rendezvous/connector.hpp"
 
 namespace railyard::bootstrap {
+
+using rendezvous::EpollSet;
+using rendezvous::Failure;
+using rendezvous::Frame;
 
 namespace {
 
 constexpr std::int64_t kForever = INT64_MAX;
-constexpr std::int64_t kShortestPauseNs = 5'000'000;
-constexpr std::int64_t kLongestPauseNs = 500'000'000;
-/// The longest that one attempt to connect may take: a lost packet must not cost the whole deadline.
-constexpr std::int64_t kAttemptNs = 5'000'000'000;
+/// How long the rendezvous may take to prove itself: a lost packet or a process that is stopped must not cost the whole
+/// deadline.
+constexpr std::int64_t kProofNs = 10'000'000'000;
 /// How long saying good-bye may take.
 constexpr std::int64_t kLeaveNs = 1'000'000'000;
-constexpr std::size_t kReadBytes = 64 * 1024;
 
 std::int64_t after(std::int64_t now_ns, std::int64_t duration_ns) {
   return duration_ns > kForever - now_ns ? kForever : now_ns + duration_ns;
@@ -57,12 +54,13 @@ std::string all_addresses(const ClientOptions& options) {
 
 class Client final : public Bootstrap {
  public:
-  explicit Client(ClientOptions options) : options_(std::move(options)), where_(all_addresses(options_)) {}
+  Client(ClientOptions options, std::unique_ptr<EpollSet> set)
+      : options_(std::move(options)), where_(all_addresses(options_)), set_(std::move(set)) {}
   ~Client() override {
-    if (!core_) return;
-    core_->leave();
-    const std::int64_t by = after(clock_.now(), kLeaveNs);
-    while (!core_->outgoing().empty() && !socket_error_ && exchange(by)) {
+    if (!connector_ || !connector_->proven()) return;
+    connector_->send(kLeave, {});
+    const std::int64_t by = after(set_->now(), kLeaveNs);
+    while (connector_->anything_outgoing() && advance(by)) {
     }
   }
 
@@ -74,26 +72,29 @@ class Client final : public Bootstrap {
 
   /// Tries until the deadline: the rendezvous may not be up yet, or be that of this job's last rank group.
   Result<void> join() {
-    const std::int64_t deadline = after(clock_.now(), options_.timeout_ns);
-    Random jitter(static_cast<std::uint64_t>(clock_.now()) + static_cast<std::uint64_t>(options_.rank));
-    std::int64_t pause = kShortestPauseNs;
-    std::string last = "no attempt was made";
-    while (clock_.now() < deadline) {
-      auto attempt = attempt_to_join(deadline);
-      if (attempt) return {};
-      // A refusal or failure was said by somebody; anything else may pass.
-      if (said_no_) return attempt;
-      last = attempt.error().message();
-      const std::int64_t rest = std::max<std::int64_t>(deadline - clock_.now(), 0);
-      sleep(std::min(rest, pause / 2 + static_cast<std::int64_t>(jitter.below(static_cast<std::uint64_t>(pause)))));
-      pause = std::min(pause * 3 / 2, kLongestPauseNs);
-    }
-    return Error(
-        Status::timeout,
-        fmt::format("rank {} could not join the rendezvous at {} within {} (last: {}); check that rank 0 or the "
-                    "launcher runs there and that RAILYARD_RENDEZVOUS is right",
-                    options_.rank, where_, show_duration(static_cast<std::uint64_t>(options_.timeout_ns)), last),
-        {.operation = "bootstrap"});
+    const std::int64_t deadline = after(set_->now(), options_.timeout_ns);
+    rendezvous::ConnectorOptions options;
+    options.protocol = rendezvous::Protocol::job;
+    options.claim = encode(Claim{options_.rank, options_.size});
+    options.key = options_.job_key;
+    options.most_frame = kMostFrameToClient;
+    options.endpoints = [this] { return endpoints(); };
+    options.first = [this, deadline] {
+      const std::int64_t left = std::max<std::int64_t>(deadline - set_->now(), 0);
+      return rendezvous::make_frame(kEnter, encode(start_call(Call::join, left, own_name())));
+    };
+    options.on_frame = [this](Frame& frame) { hear(frame); };
+    options.deadline_ns = deadline;
+    options.grace_ns = grace(options_.timeout_ns);
+    options.proof_ns = kProofNs;
+    options.patient = true;
+    connector_.emplace(*set_, set_->new_id(), std::move(options));
+    connector_->start();
+    while (!result_ && !connector_->failure() && !nonsense_) advance(kForever);
+    if (!result_) return give_up(why_not_joined());
+    result_.reset();
+    connector_->establish();
+    return {};
   }
 
   Result<std::vector<std::vector<std::byte>>> allgather(std::span<const std::byte> mine, Deadline deadline) override {
@@ -114,62 +115,87 @@ class Client final : public Bootstrap {
   }
 
  private:
-  static void sleep(std::int64_t nanoseconds) {
-    const timespec pause{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
-    nanosleep(&pause, nullptr);
+  Result<std::vector<rendezvous::Endpoint>> endpoints() const {
+    auto all = rendezvous::resolve(options_.address);
+    for (const Address& other : options_.others) {
+      auto more = rendezvous::resolve(other);
+      if (!more) continue;
+      if (!all) all = std::vector<rendezvous::Endpoint>();
+      all->insert(all->end(), more->begin(), more->end());
+    }
+    return all;
   }
 
-  Result<void> attempt_to_join(std::int64_t deadline) {
-    said_no_ = false;
-    core_.reset();
-    socket_error_.reset();
-    const std::size_t turn = attempts_++ % (options_.others.size() + 1);
-    const Address& address = turn == 0 ? options_.address : options_.others[turn - 1];
-    auto socket = connect_to(address, std::min(deadline, after(clock_.now(), kAttemptNs)));
-    if (!socket) return std::move(socket.error());
-    socket_ = std::move(*socket);
-    Nonce nonce;
-    if (auto filled = fill_random(nonce); !filled) {
-      said_no_ = true;
-      return filled;
+  Enter start_call(Call call, std::int64_t timeout_ns, std::vector<std::byte> contribution) {
+    call_ = call;
+    return {call, sequence_, timeout_ns == kForever ? Enter::kNoTimeout : static_cast<std::uint64_t>(timeout_ns),
+            std::move(contribution)};
+  }
+
+  void hear(const Frame& frame) {
+    auto result = frame.type == kResult ? parse_result(frame.payload, options_.size) : std::nullopt;
+    if (!result || !call_ || result->call != *call_ || result->sequence != sequence_) {
+      nonsense_ = true;
+      return;
     }
-    core_.emplace(ClientCoreOptions{options_.rank, options_.size, options_.job_key, where_, nonce});
-    const std::int64_t handshake_by = std::min(deadline, after(clock_.now(), 2 * kAttemptNs));
-    while (!core_->welcomed()) {
-      if (core_->failure()) {
-        said_no_ = true;
-        return core_->failure()->copy();
-      }
-      if (socket_error_) return Error(Status::io, *socket_error_);
-      if (!exchange(handshake_by)) return Error(Status::timeout, "it accepted the connection and did not answer");
+    result_ = std::move(result);
+    call_.reset();
+    ++sequence_;
+  }
+
+  Error why_not_joined() const {
+    if (nonsense_) return senseless();
+    const Failure& failure = *connector_->failure();
+    const auto& [status, peer, text] = failure.complaint;
+    const auto error = [&, status = status, peer = peer](std::string message) {
+      return Error(status, std::move(message), {.peer = peer, .operation = "bootstrap"});
+    };
+    switch (failure.kind) {
+      case Failure::Kind::refused:
+        return error(fmt::format("the rendezvous at {} refused rank {}: {}", where_, options_.rank, text));
+      case Failure::Kind::foreign:
+        return error(fmt::format("what answers at {} is no rendezvous of Railyard: {}; check RAILYARD_RENDEZVOUS",
+                                 where_, text));
+      case Failure::Kind::version:
+        return error(fmt::format("the rendezvous at {} is of another release: {}", where_, text));
+      case Failure::Kind::wrong_key:
+        return error(
+            fmt::format("the rendezvous at {} does not know the job key: set RAILYARD_JOB_KEY to the same secret on "
+                        "every rank, and check RAILYARD_RENDEZVOUS",
+                        where_));
+      case Failure::Kind::forged:
+        return error(fmt::format("a message from the rendezvous at {} was changed on its way", where_));
+      case Failure::Kind::told:
+        return error(text);
+      case Failure::Kind::late:
+      case Failure::Kind::unreachable:
+      case Failure::Kind::nobody:
+      case Failure::Kind::lost:
+        break;
     }
-    const std::int64_t left = std::max<std::int64_t>(deadline - clock_.now(), 0);
-    auto joined = call(Call::join, own_name(), Deadline::in(std::chrono::nanoseconds(left)));
-    // A rendezvous that goes away now is that of the last rank group; the next one may come.
-    said_no_ = !socket_error_.has_value();
-    if (!joined && !said_no_) broken_.reset();
-    if (!joined) return std::move(joined.error());
-    return {};
+    return error(
+        fmt::format("rank {} could not join the rendezvous at {} within {} (last: {}); check that rank 0 or the "
+                    "launcher runs there and that RAILYARD_RENDEZVOUS is right",
+                    options_.rank, where_, show_duration(static_cast<std::uint64_t>(options_.timeout_ns)), text));
+  }
+
+  Error senseless() const {
+    return Error(Status::io,
+                 fmt::format("the rendezvous at {} sent a message that makes no sense at this point", where_),
+                 {.operation = "bootstrap"});
   }
 
   Result<GatherResult> call(Call call, std::vector<std::byte> contribution, Deadline deadline) {
     // The analyzer loses sight of what it moved into a variant.
     if (broken_) return broken_->copy();  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks)
     const std::int64_t timeout_ns = deadline.nanoseconds(options_.timeout_ns);
-    const std::int64_t by = after(after(clock_.now(), timeout_ns), grace(timeout_ns));
-    core_->enter(call, timeout_ns == kForever ? Enter::kNoTimeout : static_cast<std::uint64_t>(timeout_ns),
-                 std::move(contribution));
+    const std::int64_t by = after(after(set_->now(), timeout_ns), grace(timeout_ns));
+    connector_->send(kEnter, encode(start_call(call, timeout_ns, std::move(contribution))));
     for (;;) {
-      if (auto result = core_->take_result()) return std::move(*result);
-      if (core_->failure()) return give_up(*core_->failure());
-      if (socket_error_) {
-        return give_up(Error(Status::peer_lost,
-                             fmt::format("the rendezvous at {} is gone ({}): the process that served it, rank 0 or the "
-                                         "launcher, ended or closed its bootstrap",
-                                         where_, *socket_error_),
-                             {.operation = to_string(call)}));
-      }
-      if (!exchange(by)) {
+      if (result_) return std::move(*std::exchange(result_, std::nullopt));
+      if (nonsense_) return give_up(senseless());
+      if (const auto& failure = connector_->failure()) return give_up(why_lost(*failure, call));
+      if (!advance(by)) {
         return give_up(
             Error(Status::timeout,
                   fmt::format("the rendezvous at {} did not answer a {} within {}; check that its host is up", where_,
@@ -179,57 +205,41 @@ class Client final : public Bootstrap {
     }
   }
 
+  Error why_lost(const Failure& failure, Call call) const {
+    const auto& [status, peer, text] = failure.complaint;
+    if (failure.kind == Failure::Kind::told) return Error(status, text, {.peer = peer, .operation = "bootstrap"});
+    if (failure.kind == Failure::Kind::forged) return why_not_joined();
+    return Error(Status::peer_lost,
+                 fmt::format("the rendezvous at {} is gone ({}): the process that served it, rank 0 or the "
+                             "launcher, ended or closed its bootstrap",
+                             where_, text),
+                 {.operation = to_string(call)});
+  }
+
   Error give_up(const Error& error) {
     broken_.emplace(error.copy());
     return error.copy();  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks)
   }
 
-  /// Waits until bytes can move and moves some. False when the deadline passed before that.
-  bool exchange(std::int64_t deadline) {
-    pollfd wait{socket_.get(), static_cast<short>(core_->outgoing().empty() ? POLLIN : POLLIN | POLLOUT), 0};
-    const std::int64_t now = clock_.now();
+  /// Waits until something happens, and handles it. False when the deadline passed before that.
+  bool advance(std::int64_t deadline) {
+    const std::int64_t now = set_->now();
     if (now >= deadline) return false;
     const std::int64_t left_ms = deadline == kForever ? 3'600'000 : (deadline - now + 999'999) / 1'000'000;
-    const int ready = poll(&wait, 1, static_cast<int>(std::min<std::int64_t>(left_ms, 3'600'000)));
-    if (ready <= 0) return true;
-    // Reading first: a refusal that came before the connection broke must be heard.
-    if ((wait.revents & (POLLIN | POLLHUP | POLLERR)) != 0) receive_some();
-    if ((wait.revents & POLLOUT) != 0 && !socket_error_) send_some();
+    if (!set_->poll(static_cast<int>(std::min<std::int64_t>(left_ms, 3'600'000))).empty()) connector_->serve();
+    while (set_->take_alarm(set_->now())) connector_->ring();
     return true;
-  }
-
-  void receive_some() {
-    const ssize_t count = ::recv(socket_.get(), buffer_.data(), buffer_.size(), 0);
-    if (count > 0) {
-      core_->received(std::span(buffer_).first(static_cast<std::size_t>(count)));
-    } else if (count == 0) {
-      socket_error_ = "it closed the connection";
-    } else if (errno != EAGAIN && errno != EINTR) {
-      socket_error_ = std::strerror(errno);
-    }
-  }
-
-  void send_some() {
-    const auto bytes = core_->outgoing();
-    const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (count >= 0) {
-      core_->sent(static_cast<std::size_t>(count));
-    } else if (errno != EAGAIN && errno != EINTR && errno != EPIPE && errno != ECONNRESET) {
-      // A pipe that broke shows in the next read, behind whatever the other side said last.
-      socket_error_ = std::strerror(errno);
-    }
   }
 
   const ClientOptions options_;
   const std::string where_;
-  SteadyClock clock_;
-  Fd socket_;
-  std::optional<ClientCore> core_;
-  std::optional<std::string> socket_error_;  ///< the connection is of no more use
-  std::optional<Error> broken_;              ///< what ended this bootstrap
-  std::size_t attempts_ = 0;                 ///< to join: each tries the next address
-  bool said_no_ = false;                     ///< the last attempt ended for a reason that will not pass
-  std::array<std::byte, kReadBytes> buffer_;
+  std::unique_ptr<EpollSet> set_;
+  std::optional<rendezvous::Connector> connector_;
+  std::uint64_t sequence_ = 0;
+  std::optional<Call> call_;  ///< the one under way
+  std::optional<GatherResult> result_;
+  bool nonsense_ = false;        ///< the rendezvous said what it may not
+  std::optional<Error> broken_;  ///< what ended this bootstrap
 };
 
 }  // namespace
@@ -246,7 +256,10 @@ Result<std::unique_ptr<Bootstrap>> open_client(const ClientOptions& options) {
     return Error(Status::out_of_range, fmt::format("rank {} is outside a job of {} ranks (at most {})", options.rank,
                                                    options.size, kMostRanks));
   }
-  auto client = std::make_unique<Client>(options);
+  static const SteadyClock clock;
+  auto set = EpollSet::open(clock);
+  if (!set) return std::move(set.error());
+  auto client = std::make_unique<Client>(options, std::move(*set));
   if (auto joined = client->join(); !joined) return std::move(joined.error());
   log_debug("rank {} of {} has joined at {}", options.rank, options.size, options.address.text());
   return std::unique_ptr<Bootstrap>(std::move(client));

@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/address.hpp"
 #include "railyard/bootstrap.hpp"
+#include "rendezvous/address.hpp"
 
 namespace railyard::bootstrap {
+
+using rendezvous::Address;
 
 struct ClientOptions {
   Address address;

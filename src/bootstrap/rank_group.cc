@@ -7,6 +7,12 @@
 
 namespace railyard::bootstrap {
 
+using rendezvous::Complaint;
+using rendezvous::FrameType;
+using rendezvous::kMostText;
+using rendezvous::make_frame;
+using rendezvous::printable;
+
 namespace {
 
 constexpr std::size_t kMostName = 128;
@@ -111,7 +117,7 @@ RankGroup::Outcome RankGroup::complete() {
   if (call_ == Call::allgather) {
     for (Member& member : members_) contributions.push_back(std::move(member.contribution));
   }
-  Outcome outcome{waiting_ranks(), make_frame(FrameType::result, encode_result(call_, sequence_, contributions))};
+  Outcome outcome{waiting_ranks(), make_frame(kResult, encode_result(call_, sequence_, contributions))};
   forget_call();
   ++sequence_;
   return outcome;

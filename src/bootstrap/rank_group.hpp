@@ -19,7 +19,8 @@ struct Job {
   std::vector<std::string> ended;  ///< by rank: how its process ended, as the launcher saw it; empty: it lives
   std::vector<std::int32_t> ended_in_order;  ///< the ranks of `ended`, the first to end first
   std::vector<bool> refused;                 ///< by rank: somebody with this rank and a wrong key was turned away
-  std::optional<Complaint> wrong_key;        ///< a claim without the job key that ends the job; `peer`: which rank
+  std::optional<rendezvous::Complaint>
+      wrong_key;  ///< a claim without the job key that ends the job; `peer`: which rank
 };
 
 class RankGroup {
@@ -34,7 +35,7 @@ class RankGroup {
   /// A frame for some ranks. No recipients: nothing to tell.
   struct Outcome {
     std::vector<std::int32_t> recipients;
-    OutgoingFrame frame;
+    rendezvous::OutgoingFrame frame;
   };
 
   static constexpr std::int64_t kNever = INT64_MAX;
@@ -76,16 +77,16 @@ class RankGroup {
   std::vector<std::int32_t> waiting_ranks() const;
   std::vector<std::int32_t> missing_ranks() const;
   /// What makes the current call impossible already, if anything does.
-  std::optional<Complaint> obstacle() const;
+  std::optional<rendezvous::Complaint> obstacle() const;
   std::string timeout_text() const;
   Outcome complete();
   /// Tells everybody who waits; everybody who calls later is told the same.
-  Outcome fail(Complaint complaint);
+  Outcome fail(rendezvous::Complaint complaint);
   void forget_call();
 
   const Job& job_;
   std::vector<Member> members_;
-  std::optional<Complaint> failure_;
+  std::optional<rendezvous::Complaint> failure_;
   std::int32_t seated_ = 0;
 
   // The call under way.

@@ -5,10 +5,13 @@
 #include <memory>
 #include <string>
 
-#include "bootstrap/address.hpp"
 #include "railyard/result.hpp"
+#include "rendezvous/address.hpp"
 
 namespace railyard::bootstrap {
+
+using rendezvous::Address;
+using rendezvous::Listener;
 
 struct ServerOptions {
   Address address;

@@ -58,9 +58,9 @@ Result<std::unique_ptr<ContextState>> ContextState::open(const Settings& setting
 }
 
 Result<void> ContextState::start() {
-  auto rendezvous = message::Rendezvous::open(settings_, steady_clock());
-  if (!rendezvous) return std::move(rendezvous.error());
-  rendezvous_ = std::move(*rendezvous);
+  auto setup = message::ChannelSetup::open(settings_, steady_clock());
+  if (!setup) return std::move(setup.error());
+  setup_ = std::move(*setup);
   static_cast<void>(accelerator::may_have_gpus());  // messages may lie in their memory
   const Identity identity = Identity::make();
   for (std::uint32_t worker_index = 0, count = 1; worker_index < count; ++worker_index) {
@@ -95,11 +95,11 @@ Result<void> ContextState::start() {
     options.shares_work = workers_.size() > 1 || std::thread::hardware_concurrency() >= kManyCores;
     std::function<bool()> pass = [&worker] { return worker.try_pass(); };
     if (i == 0) {
-      options.descriptor = rendezvous_->descriptor();
-      options.meanwhile = [this] { rendezvous_->progress(); };
+      options.descriptor = setup_->descriptor();
+      options.meanwhile = [this] { setup_->progress(); };
       pass = [this, &worker] {
         const bool moved = worker.try_pass();
-        return rendezvous_->progress() || moved;
+        return setup_->progress() || moved;
       };
     }
     threads_.push_back(std::make_unique<transport::ProgressThread>(worker.engine(), std::move(pass), options));
@@ -122,7 +122,7 @@ ContextState::~ContextState() {
     steady_clock().idle();
   }
   threads_.clear();
-  rendezvous_.reset();
+  setup_.reset();
   for (const auto& worker : workers_) worker->close();
 }
 
@@ -131,7 +131,7 @@ ContextState::~ContextState() {
 message::Worker& ContextState::least_used() { return worker_for(next_worker_.fetch_add(1, std::memory_order_relaxed)); }
 
 Result<void> ContextState::begin(Handle& handle, Attempt attempt) {
-  auto begun = rendezvous_->begin(handle, attempt.worker->hello(attempt.joining));
+  auto begun = setup_->begin(handle, attempt.worker->hello(attempt.joining));
   if (!begun) {
     const transport::ProgressGuard hold(attempt.worker->engine().progress_lock());
     attempt.worker->abandon(attempt.joining);
@@ -150,7 +150,7 @@ Result<std::shared_ptr<ChannelState>> ContextState::conclude(Attempt& attempt, s
 }
 
 Result<std::unique_ptr<Channel>> ContextState::connect(Handle& handle, const ConnectOptions& options) {
-  if (!rendezvous_->begun(handle)) {
+  if (!setup_->begun(handle)) {
     Attempt attempt;
     attempt.worker = &least_used();
     {
@@ -161,9 +161,9 @@ Result<std::unique_ptr<Channel>> ContextState::connect(Handle& handle, const Con
     }
     if (auto begun = begin(handle, std::move(attempt)); !begun) return std::move(begun.error());
   }
-  rendezvous_->progress();
+  setup_->progress();
   const std::uint64_t id = message::handshake_of(handle);
-  auto welcome = rendezvous_->welcome(handle);
+  auto welcome = setup_->welcome(handle);
   if (welcome && !welcome->has_value()) return std::unique_ptr<Channel>();
   Attempt attempt;
   {
@@ -179,24 +179,24 @@ Result<std::unique_ptr<Channel>> ContextState::connect(Handle& handle, const Con
   }
   auto channel = conclude(attempt, **welcome);
   if (!channel || *channel == nullptr) {
-    rendezvous_->abandon(handle);
+    setup_->abandon(handle);
     if (!channel) return std::move(channel.error());
     if (auto begun = begin(handle, std::move(attempt)); !begun) return std::move(begun.error());
     return std::unique_ptr<Channel>();
   }
-  if (auto finished = rendezvous_->finish(handle, {}); !finished) {
+  if (auto finished = setup_->finish(handle, {}); !finished) {
     const transport::ProgressGuard hold(attempt.worker->engine().progress_lock());
     (*channel)->end_at_once("the listener went away");
     return std::move(finished.error());
   }
-  rendezvous_->progress();
+  setup_->progress();
   return wrap(std::move(*channel));
 }
 
 void ContextState::abandon(Handle& handle) {
-  if (!rendezvous_->begun(handle)) return;
+  if (!setup_->begun(handle)) return;
   const std::uint64_t id = message::handshake_of(handle);
-  rendezvous_->abandon(handle);
+  setup_->abandon(handle);
   const std::scoped_lock lock(mutex_);
   const auto found = attempts_.extract(id);
   if (found.empty()) return;
@@ -231,7 +231,7 @@ Result<std::unique_ptr<Listener>> ContextState::listen() {
 }
 
 Result<void> ListenerState::start() {
-  auto handle = context_.rendezvous().open_listener(*this);
+  auto handle = context_.setup().open_listener(*this);
   if (!handle) return std::move(handle.error());
   handle_ = *handle;
   open_ = true;
@@ -239,7 +239,7 @@ Result<void> ListenerState::start() {
 }
 
 ListenerState::~ListenerState() {
-  if (open_) context_.rendezvous().close_listener(handle_);
+  if (open_) context_.setup().close_listener(handle_);
   for (auto& [handshake, inbound] : inbound_) turn_away(std::move(inbound));
   for (InboundChannel& inbound : arrived_) turn_away(std::move(inbound));
 }
@@ -279,7 +279,7 @@ void ListenerState::on_gone(std::uint64_t handshake) {
 }
 
 Result<std::unique_ptr<Channel>> ListenerState::accept() {
-  context_.rendezvous().progress();
+  context_.setup().progress();
   const std::scoped_lock lock(mutex_);
   if (arrived_.empty()) return std::unique_ptr<Channel>();
   auto channel = ContextState::wrap(std::move(arrived_.front().channel));

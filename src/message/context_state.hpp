@@ -1,4 +1,4 @@
-/// What a Context holds: its workers, the rendezvous that connects processes that know nothing of each other, and the
+/// What a Context holds: its workers, the set-up that connects processes that know nothing of each other, and the
 /// threads that move both on.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "message/rendezvous.hpp"
+#include "message/channel_setup.hpp"
 #include "message/worker.hpp"
 #include "railyard/channel.hpp"
 #include "transport/progress_thread.hpp"
@@ -30,7 +30,7 @@ class ContextState {
   ContextStatistics statistics();
   std::string report();
 
-  message::Rendezvous& rendezvous() { return *rendezvous_; }
+  message::ChannelSetup& setup() { return *setup_; }
   /// The worker that a peer's channel from its worker of that number comes to: the same for all of them.
   message::Worker& worker_for(std::uint32_t worker_index) { return *workers_[worker_index % workers_.size()]; }
   static std::unique_ptr<Channel> wrap(std::shared_ptr<ChannelState> channel) {
@@ -51,10 +51,10 @@ class ContextState {
   Result<std::shared_ptr<ChannelState>> conclude(Attempt& attempt, std::span<const std::byte> welcome);
 
   Settings settings_;
-  std::unique_ptr<message::Rendezvous> rendezvous_;
+  std::unique_ptr<message::ChannelSetup> setup_;
   std::vector<std::shared_ptr<message::Worker>> workers_;
   std::mutex mutex_;                           ///< of the attempts
-  std::map<std::uint64_t, Attempt> attempts_;  ///< by the id that the rendezvous keeps in the handle
+  std::map<std::uint64_t, Attempt> attempts_;  ///< by the id that the set-up keeps in the handle
   std::atomic<std::uint32_t> next_worker_{0};
   std::vector<std::unique_ptr<transport::ProgressThread>> threads_;
 };

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/bytes.hpp"
+#include "base/identity.hpp"
 #include "base/sha256.hpp"
-#include "fabric/ofi/interfaces.hpp"
 
 namespace railyard::message {
 
@@ -31,7 +31,7 @@ Error not_a_handle(std::string_view why) {
 }  // namespace
 
 std::uint64_t machine_of_handles() {
-  const std::string word = fabric::ofi::machine_word();
+  const std::string word = machine_word();
   const Digest digest = sha256(std::as_bytes(std::span(word)));
   return ByteReader(digest).u64();
 }

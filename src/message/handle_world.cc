@@ -26,13 +26,13 @@ std::string key_of(const Secret& secret) {
   return key;
 }
 
-Result<std::vector<bootstrap::Address>> addresses_of(const HandleContents& contents) {
+Result<std::vector<rendezvous::Address>> addresses_of(const HandleContents& contents) {
   const bool same_machine = contents.machine == machine_of_handles();
-  std::vector<bootstrap::Address> addresses;
+  std::vector<rendezvous::Address> addresses;
   for (const Target& target : order_targets(contents.addresses, same_machine, list_addresses())) {
     // The loopback address of another machine leads to whoever has that port on this one.
     if (target.address.loopback() && !same_machine) continue;
-    auto address = bootstrap::Address::parse(target.text(contents.port));
+    auto address = rendezvous::Address::parse(target.text(contents.port));
     if (!address) return std::move(address.error());
     addresses.push_back(std::move(*address));
   }
@@ -49,7 +49,7 @@ Result<HandleListener> HandleListener::open(const Settings& settings) {
   HandleContents contents;
   if (auto filled = fill_random(contents.secret); !filled) return std::move(filled.error());
   // A host that is no numeric address stands for every address of this machine.
-  auto listener = bootstrap::listen_at({bootstrap::Address::Kind::tcp, "*", 0, {}}, kListenBacklog);
+  auto listener = rendezvous::listen_at({rendezvous::Address::Kind::tcp, "*", 0, {}}, kListenBacklog);
   if (!listener) return std::move(listener.error());
   contents.addresses = choose_addresses(list_addresses(), settings.interfaces, kMostAddresses);
   if (contents.addresses.empty())

@@ -8,10 +8,10 @@
 #include <memory>
 #include <string>
 
-#include "bootstrap/address.hpp"
 #include "railyard/bootstrap.hpp"
 #include "railyard/channel.hpp"
 #include "railyard/settings.hpp"
+#include "rendezvous/address.hpp"
 
 namespace railyard::message {
 
@@ -25,10 +25,10 @@ class HandleListener {
 
  private:
   friend struct HandleWorld;
-  HandleListener(bootstrap::Listener listener, const Handle& handle)
+  HandleListener(rendezvous::Listener listener, const Handle& handle)
       : listener_(std::move(listener)), handle_(handle) {}
 
-  bootstrap::Listener listener_;
+  rendezvous::Listener listener_;
   Handle handle_;
 };
 

@@ -69,21 +69,24 @@ std::string Target::text(std::uint16_t port) const {
   return fmt::format("[{}%{}]:{}", address.text(), known ? interface.data() : std::to_string(scope), port);
 }
 
-socklen_t Target::name(std::uint16_t port, sockaddr_storage& storage) const {
-  storage = {};
+rendezvous::Endpoint Target::endpoint(std::uint16_t port) const {
+  rendezvous::Endpoint endpoint;
+  endpoint.text = text(port);
   if (address.is_v4()) {
-    auto& four = reinterpret_cast<sockaddr_in&>(storage);
+    endpoint.length = sizeof(sockaddr_in);
+    auto& four = reinterpret_cast<sockaddr_in&>(endpoint.name);
     four.sin_family = AF_INET;
     four.sin_port = htons(port);
     std::memcpy(&four.sin_addr, address.bytes.data() + kMapped.size(), 4);
-    return sizeof(four);
+    return endpoint;
   }
-  auto& six = reinterpret_cast<sockaddr_in6&>(storage);
+  endpoint.length = sizeof(sockaddr_in6);
+  auto& six = reinterpret_cast<sockaddr_in6&>(endpoint.name);
   six.sin6_family = AF_INET6;
   six.sin6_port = htons(port);
   six.sin6_scope_id = scope;
   std::memcpy(&six.sin6_addr, address.bytes.data(), address.bytes.size());
-  return sizeof(six);
+  return endpoint;
 }
 
 std::vector<InterfaceAddress> list_addresses() {

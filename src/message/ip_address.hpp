@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/address.hpp"
+
 namespace railyard::message {
 
 /// IPv4 (as ::ffff:a.b.c.d) or IPv6.
@@ -36,8 +38,7 @@ struct Target {
 
   /// "192.0.2.1:4711", "[fe80::1%eth0]:4711".
   std::string text(std::uint16_t port) const;
-  /// Fills in `storage`; its length.
-  socklen_t name(std::uint16_t port, sockaddr_storage& storage) const;
+  rendezvous::Endpoint endpoint(std::uint16_t port) const;
 };
 
 /// One address of one interface, as the system lists it.

@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-#include "railyard/window.hpp"
+#include "railyard/operations.hpp"
 #include "transport/core.hpp"
 #include "transport/exposed_memory.hpp"
 #include "transport/flow.hpp"

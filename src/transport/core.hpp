@@ -12,7 +12,7 @@
 #include "base/identity.hpp"
 #include "memory/cache.hpp"
 #include "railyard/settings.hpp"
-#include "railyard/world.hpp"
+#include "railyard/statistics.hpp"
 #include "transport/engine_telemetry.hpp"
 #include "transport/engine_trace.hpp"
 #include "transport/grants.hpp"

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "fabric/device_copies.hpp"
+#include "railyard/operations.hpp"
 #include "railyard/result.hpp"
-#include "railyard/window.hpp"
 #include "transport/wire.hpp"
 
 namespace railyard::transport {

@@ -12,7 +12,7 @@
 
 #include "base/clock.hpp"
 #include "fabric/rail.hpp"
-#include "railyard/world.hpp"
+#include "railyard/statistics.hpp"
 #include "telemetry/store.hpp"
 #include "transport/link.hpp"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "railyard/window.hpp"
+#include "railyard/operations.hpp"
 #include "transport/wire.hpp"
 
 namespace railyard::transport {

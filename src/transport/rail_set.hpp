@@ -11,7 +11,7 @@
 
 #include "fabric/rail.hpp"
 #include "memory/slab.hpp"
-#include "railyard/world.hpp"
+#include "railyard/statistics.hpp"
 
 namespace railyard::transport {
 

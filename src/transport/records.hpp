@@ -7,7 +7,7 @@
 #include <span>
 
 #include "memory/region.hpp"
-#include "railyard/window.hpp"
+#include "railyard/operations.hpp"
 #include "transport/operation.hpp"
 #include "transport/vector.hpp"
 #include "transport/wire.hpp"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "railyard/window.hpp"
+#include "railyard/operations.hpp"
 #include "transport/completions.hpp"
 #include "transport/core.hpp"
 #include "transport/records.hpp"

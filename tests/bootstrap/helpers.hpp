@@ -10,9 +10,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -21,26 +22,21 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
-#include "bootstrap/address.hpp"
 #include "bootstrap/client.hpp"
 #include "bootstrap/protocol.hpp"
 #include "bootstrap/server.hpp"
 #include "railyard/bootstrap.hpp"
+#include "rendezvous/address.hpp"
+#include "rendezvous/frames.hpp"
+#include "rendezvous/test_bytes.hpp"
 
 namespace railyard::bootstrap {
 
-inline constexpr const char* kKey = "open sesame";
-/// Long enough for a busy machine under a sanitizer; a test that passes never waits for it.
-inline constexpr auto kPatience = std::chrono::seconds(120);
-
-inline std::vector<std::byte> bytes_of(std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
-  return {bytes.begin(), bytes.end()};
-}
-
-inline std::string text_of(std::span<const std::byte> bytes) {
-  return bytes.empty() ? "" : std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
+using rendezvous::bytes_of;
+using rendezvous::kKey;
+using rendezvous::kPatience;
+using rendezvous::open_descriptors;
+using rendezvous::text_of;
 
 /// The contribution of a rank: of a length of its own, recognisable.
 inline std::string contribution(int rank) {
@@ -87,13 +83,6 @@ inline bool is_complete(const Result<std::vector<std::vector<std::byte>>>& gathe
   return true;
 }
 
-/// Descriptors this process has open.
-inline std::size_t open_descriptors() {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
-
 /// Collects log lines while it lives.
 class LogLines {
  public:
@@ -120,14 +109,15 @@ class LogLines {
 class RawConnection {
  public:
   explicit RawConnection(const Address& address) {
-    auto socket = connect_to(address, SteadyClock().now() + std::chrono::nanoseconds(kPatience).count());
-    EXPECT_TRUE(socket) << (socket ? "" : socket.error().text());
-    if (socket) socket_ = std::move(*socket);
+    auto connecting = rendezvous::start_connecting(rendezvous::resolve(address).value().front());
+    socket_ = std::move(connecting.socket);
+    pollfd wait{socket_.get(), POLLOUT, 0};
+    EXPECT_EQ(poll(&wait, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())), 1);
   }
   void send(std::span<const std::byte> bytes) {
     [[maybe_unused]] const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
-  void send(const OutgoingFrame& frame) { send(*frame.bytes); }
+  void send(const rendezvous::OutgoingFrame& frame) { send(*frame.bytes); }
   /// Everything until the server closes.
   std::vector<std::byte> read_to_end() {
     std::vector<std::byte> all;
@@ -144,7 +134,8 @@ class RawConnection {
     }
   }
   /// The refusal that the server sends before it closes.
-  std::optional<Complaint> read_refusal() {
+  std::optional<rendezvous::Complaint> read_refusal() {
+    using namespace rendezvous;
     FrameReader reader(kMostHandshake);
     reader.feed(read_to_end());
     Frame frame;

@@ -9,6 +9,8 @@
 namespace railyard::bootstrap {
 namespace {
 
+using namespace rendezvous;
+
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -61,7 +63,7 @@ class RankGroupTest : public ::testing::Test {
     FrameReader reader(kMostFrameToClient);
     reader.feed(*outcome.frame.bytes);
     Frame frame;
-    if (reader.next(frame) != FrameReader::State::frame || frame.type != FrameType::result) return std::nullopt;
+    if (reader.next(frame) != FrameReader::State::frame || frame.type != kResult) return std::nullopt;
     return parse_result(frame.payload, job_.size);
   }
 

@@ -14,6 +14,7 @@
 namespace railyard::bootstrap {
 namespace {
 
+using namespace rendezvous;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
@@ -154,7 +155,7 @@ TEST(Rendezvous, AWrongKeyIsRefusedOnBothSidesAndTheOthersMeet) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.status(), Status::refused);
   EXPECT_THAT(refused.error().message(), AllOf(HasSubstr(server->address().text()), HasSubstr("RAILYARD_JOB_KEY")));
-  EXPECT_THAT(log.all(), AllOf(HasSubstr("refused 127.0.0.1:"), HasSubstr("job key of rank 1")));
+  EXPECT_THAT(log.all(), AllOf(HasSubstr("turned 127.0.0.1:"), HasSubstr("job key of rank 1")));
   EXPECT_EQ(log.all().find("guess"), std::string::npos);
   EXPECT_EQ(log.all().find(kKey), std::string::npos);
   EXPECT_EQ(meet(server->address(), 2), 2);
@@ -226,11 +227,13 @@ TEST(Rendezvous, AnotherVersionIsRefusedAndTheOthersMeet) {
   LogLines log;
   const auto server = start_server(2);
   RawConnection connection(server->address());
-  connection.send(make_frame(FrameType::hello, encode(Hello{kWireVersion + 1, 0, 2, {}})));
+  connection.send(
+      make_frame(FrameType::hello, encode(Hello{kWireVersion + 1, Protocol::job, encode(Claim{0, 2}), {}})));
   const auto refusal = connection.read_refusal();
   ASSERT_TRUE(refusal);
   EXPECT_EQ(refusal->status, Status::version_mismatch);
-  EXPECT_THAT(log.all(), HasSubstr("wire version 2 does not fit the rendezvous's version 1"));
+  EXPECT_THAT(log.all(), HasSubstr(fmt::format("version {} of the handshake does not fit version {}", kWireVersion + 1,
+                                               kWireVersion)));
   EXPECT_EQ(meet(server->address(), 2), 2);
 }
 
@@ -278,7 +281,7 @@ TEST(Rendezvous, GarbageTruncationAndOversizeHarmNobody) {
   garbage.send(bytes_of("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
   EXPECT_TRUE(garbage.read_refusal());
   RawConnection truncated(server->address());
-  const auto hello = make_frame(FrameType::hello, encode(Hello{kWireVersion, 0, 2, {}}));
+  const auto hello = make_frame(FrameType::hello, encode(Hello{kWireVersion, Protocol::job, encode(Claim{0, 2}), {}}));
   truncated.send(std::span(*hello.bytes).first(20));
   truncated.close();
   RawConnection oversize(server->address());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/identity.hpp"
 #include "fabric/beds.hpp"
 #include "fabric/interface_filter.hpp"
 #include "fabric/ofi/interfaces.hpp"
@@ -86,7 +87,7 @@ TEST(Discover, NamesOfPlacesThatEveryMachineHasCarryTheMachine) {
   for (const char* provider : {"shm", "tcp"}) {
     const auto offers = discover(with(provider, provider == std::string("tcp") ? "lo" : ""));
     ASSERT_TRUE(offers.ok()) << offers.error().text();
-    EXPECT_TRUE(contains((*offers)[0].fabric, ofi::machine_word().c_str())) << (*offers)[0].fabric;
+    EXPECT_TRUE(contains((*offers)[0].fabric, machine_word().c_str())) << (*offers)[0].fabric;
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "message/rendezvous_bed.hpp"
+#include "message/channel_setup_bed.hpp"
 
 namespace railyard::message {
 namespace {

@@ -68,10 +68,10 @@ TEST(HandleWorld, EachHasAKeyOfItsOwn) {
 
 // A handle has several addresses, of which some may lead nowhere from here.
 TEST(HandleWorld, AnAddressThatLeadsNowhereIsPassedOver) {
-  const auto here = bootstrap::Address::parse("127.0.0.1:0").value();
+  const auto here = rendezvous::Address::parse("127.0.0.1:0").value();
   bootstrap::ClientOptions client;
-  client.address = bootstrap::listen_at(here, 1)->address;  // closed again
-  auto listener = bootstrap::listen_at(here, 16);
+  client.address = rendezvous::listen_at(here, 1)->address;  // closed again
+  auto listener = rendezvous::listen_at(here, 16);
   ASSERT_TRUE(listener) << listener.error().text();
   client.others = {listener->address};
   client.job_key = "a key";

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/identity.hpp"
 #include "base/nearest.hpp"
 #include "base/shared_library.hpp"
 #include "fabric/interface_filter.hpp"

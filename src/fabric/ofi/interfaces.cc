@@ -5,7 +5,6 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <sys/stat.h>
 
 #include <array>
 #include <fstream>
@@ -43,17 +42,6 @@ std::string address_text(const fi_info& info) {
   if (info.addr_format == FI_SOCKADDR_IN6 && info.src_addr != nullptr && info.src_addrlen >= sizeof(sockaddr_in6))
     result = inet_ntop(AF_INET6, &static_cast<const sockaddr_in6*>(info.src_addr)->sin6_addr, text.data(), text.size());
   return result == nullptr ? std::string() : std::string(result);
-}
-
-std::string machine_word() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  struct stat network {};
-  struct stat memory {};
-  // Where one of them cannot be asked it stays zero: a coarser word, never a wrong refusal.
-  (void)stat("/proc/self/ns/net", &network);
-  (void)stat("/dev/shm", &memory);
-  return fmt::format("{}.{:x}.{:x}", boot.substr(0, 8), network.st_ino, memory.st_dev);
 }
 
 }  // namespace railyard::fabric::ofi

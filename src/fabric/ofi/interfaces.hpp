@@ -20,8 +20,5 @@ std::map<std::string, Interface, std::less<>> list_interfaces();
 double line_rate(const fi_info& info);
 /// The rail's own address as text, "192.0.2.2"; empty where it has no such form.
 std::string address_text(const fi_info& info);
-/// A word that only processes share which reach each other over this machine's inside: its boot, its network namespace,
-/// its shared memory.
-std::string machine_word();
 
 }  // namespace railyard::fabric::ofi

@@ -10,8 +10,8 @@
 #include <fstream>
 #include <map>
 
+#include "base/identity.hpp"
 #include "fabric/interface_filter.hpp"
-#include "fabric/ofi/interfaces.hpp"
 #include "fabric/tcp/driver.hpp"
 #include "fabric/tcp/interface.hpp"
 
@@ -114,7 +114,7 @@ RailOffer offer_of(const Found& found) {
   offer.fabric = found.network;
   // Every machine has a 127.0.0.1, and every link its fe80::/64: equal names there do not mean that they reach each
   // other.
-  if (found.interface.loopback) offer.fabric += "@" + ofi::machine_word();
+  if (found.interface.loopback) offer.fabric += "@" + machine_word();
   offer.line_rate = speed_of(found.interface.device);
   offer.loopback = found.interface.loopback;
   offer.device_memory = true;
