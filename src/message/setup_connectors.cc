@@ -63,6 +63,7 @@ Result<void> SetupConnectors::begin(Handle& handle, std::vector<std::byte> hello
   options.most_frame = kMostSetupMessageFrame;
   options.endpoints = [targets, port = contents->port]() -> Result<std::vector<rendezvous::Endpoint>> {
     std::vector<rendezvous::Endpoint> endpoints;
+    endpoints.reserve(targets.size());
     for (const Target& target : targets) endpoints.push_back(target.endpoint(port));
     return endpoints;
   };

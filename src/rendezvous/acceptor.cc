@@ -42,13 +42,13 @@ bool Acceptor::has_room() const {
          who_makes_room(kLeastStayNs).has_value();
 }
 
-void Acceptor::connected(ConnectionId id, std::string peer) {
+void Acceptor::connected(ConnectionId id, const std::string& peer) {
   if (expendable_.size() + challenged_.size() >= options_.most_unauthenticated) {
     if (const auto oldest = who_makes_room(kLeastStayNs)) make_room(*oldest);
   }
   const std::int64_t now = clock_.now();
   Connection& connection =
-      connections_.try_emplace(id, std::move(peer), options_.protocol, options_.most_frame, now).first->second;
+      connections_.try_emplace(id, peer, options_.protocol, options_.most_frame, now).first->second;
   set_deadline(id, connection, now + options_.handshake_timeout_ns);
   expendable_.insert(id);
 }
@@ -225,7 +225,7 @@ bool Acceptor::finished(ConnectionId id) const {
 }
 
 std::vector<ConnectionId> Acceptor::take_touched() {
-  const std::vector<ConnectionId> ids(touched_.begin(), touched_.end());
+  std::vector<ConnectionId> ids(touched_.begin(), touched_.end());
   touched_.clear();
   return ids;
 }

@@ -76,7 +76,7 @@ class Acceptor {
   /// Whether `connected` may be called: a slot is free, or somebody makes room.
   bool has_room() const;
   /// Somebody connected. `id` grows from call to call; `peer` is an address for messages.
-  void connected(ConnectionId id, std::string peer);
+  void connected(ConnectionId id, const std::string& peer);
   void received(ConnectionId id, Bytes bytes);
   /// The peer closed the connection, or it broke. The id is gone then.
   void closed(ConnectionId id, std::string_view why);
