@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "railyard/channel.hpp"
 #include "railyard/context.hpp"
 
 namespace railyard::bench {

@@ -1,5 +1,6 @@
 /// Context: what a process opens once. Worlds (WorldOptions::context), listeners and channels attach to it, and share its
-/// settings, rails, engines and threads. Any number of worlds at a time, of the same processes or of others.
+/// settings, rails, engines and threads. Any number of worlds at a time, of the same processes or of others. What is done
+/// with listeners and channels is in channel.hpp.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "railyard/channel.hpp"
 #include "railyard/result.hpp"
 #include "railyard/settings.hpp"
 #include "railyard/statistics.hpp"
 
 namespace railyard {
+
+// channel.hpp
+class Channel;
+class Listener;
+struct Handle;
 
 class ContextState;
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "railyard/channel.hpp"
 #include "railyard/context.hpp"
 #include "railyard/settings.hpp"
 #include "topology/locality.hpp"

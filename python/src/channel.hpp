@@ -9,6 +9,7 @@
 
 #include "buffers.hpp"
 #include "lifetime.hpp"
+#include "railyard/channel.hpp"
 #include "railyard/context.hpp"
 #include "waits.hpp"
 

@@ -13,6 +13,7 @@
 
 namespace railyard {
 
+class Channels;
 class WorldEngine;
 
 class ContextState {

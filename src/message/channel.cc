@@ -54,7 +54,7 @@ void Context::abandon(Handle& handle) {
 
 std::string Context::report() const {
   const auto channels = state_->existing(&ContextState::channels);
-  return channels == nullptr ? std::string() : channels->report();
+  return channels == nullptr ? "no channel was asked for yet\n" : channels->report();
 }
 
 }  // namespace railyard

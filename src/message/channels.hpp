@@ -14,6 +14,7 @@
 #include "context/context_state.hpp"
 #include "message/channel_setup.hpp"
 #include "message/worker.hpp"
+#include "railyard/channel.hpp"
 #include "railyard/context.hpp"
 #include "transport/progress_thread.hpp"
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "rails.hpp"
+#include "railyard/channel.hpp"
 #include "railyard/context.hpp"
 
 namespace railyard {

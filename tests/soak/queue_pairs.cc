@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "holdings.hpp"
+#include "railyard/channel.hpp"
 #include "railyard/context.hpp"
 #include "rdma_objects.hpp"
 

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "process_world.hpp"
+#include "railyard/channel.hpp"
 #include "window/window_state.hpp"
 
 namespace railyard {
