@@ -25,7 +25,6 @@ std::vector<std::byte> Directory::contribution(const Identity& identity, std::sp
   writer.raw(std::as_bytes(std::span(identity.bytes)));
   writer.u16(place.first_flow);
   writer.u64(place.instance);
-  writer.u8(place.running ? 1 : 0);
   writer.u16(static_cast<std::uint16_t>(rails.size()));
   for (const fabric::Rail* rail : rails) {
     writer.text(rail->fabric());
@@ -47,9 +46,6 @@ Result<transport::PeerAddress> parse_contribution(std::span<const std::byte> byt
   if (!identity.empty()) std::memcpy(peer.identity.bytes.data(), identity.data(), identity.size());
   peer.place.first_flow = reader.u16();
   peer.place.instance = reader.u64();
-  const std::uint8_t running = reader.u8();
-  if (running > 1) reader.fail();
-  peer.place.running = running != 0;
   const std::uint16_t rails = reader.u16();
   if (rails > kMostRails) reader.fail();
   for (std::uint16_t i = 0; i < rails && reader.ok(); ++i) {

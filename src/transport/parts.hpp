@@ -24,7 +24,6 @@ class Inbox;
 struct WorldPlace {
   std::uint16_t first_flow = 0;  ///< its own `Ranks::first_flow`
   std::uint64_t instance = 0;    ///< rank 0's is the world's
-  bool running = false;          ///< its engine makes passes already: it has other worlds
 };
 
 /// Where a peer is: from what it contributed when the ranks of its world met, or when its channel was set up.

@@ -57,7 +57,7 @@ Result<WorldAssembly> WorldAssembly::begin(WorldParts parts) {
   return WorldAssembly(std::move(*membership), parts.rank, parts.size);
 }
 
-std::vector<std::byte> WorldAssembly::contribution() const { return membership_->contribution(0, false); }
+std::vector<std::byte> WorldAssembly::contribution() const { return membership_->contribution(0); }
 
 Result<World> WorldAssembly::finish(std::span<const std::vector<std::byte>> all) {
   if (auto joined = membership_->join(all); !joined) return std::move(joined.error());
@@ -77,21 +77,12 @@ Result<World> open_on(std::shared_ptr<WorldEngine> home, Bootstrap& bootstrap) {
   if (auto filled = fill_random(std::as_writable_bytes(std::span(&instance, 1))); !filled) {
     return std::move(filled.error());
   }
-  const bool running = home->begun();
   const auto deadline = Deadline::in(std::chrono::milliseconds(settings.bootstrap_timeout_ms));
-  // Worlds that are there already go on meanwhile. An engine that has none stands still until its first has joined:
-  // what comes early waits in the rails.
-  const auto meet = [&](auto&& collective) {
-    return running ? home->with_progress(collective) : collective();
-  };
-  auto contributions = meet([&] { return bootstrap.allgather((*membership)->contribution(instance, running), deadline); });
+  const auto gather = [&] { return bootstrap.allgather((*membership)->contribution(instance), deadline); };
+  // Worlds that are there already go on meanwhile.
+  auto contributions = home->begun() ? home->with_progress(gather) : gather();
   if (!contributions) return std::move(contributions.error());
-  auto joined = (*membership)->join(*contributions);
-  if (!joined) return std::move(joined.error());
-  // An engine that runs drops what comes for a world that has not joined yet, so nobody speaks before all have.
-  if (joined->anyone_running) {
-    if (auto met = meet([&] { return bootstrap.barrier(deadline); }); !met) return std::move(met.error());
-  }
+  if (auto joined = (*membership)->join(*contributions); !joined) return std::move(joined.error());
   World world = make_world(std::move(*membership), rank, size);
   WorldState& state = WorldAccess::state(world);
   state.bootstrap = &bootstrap;

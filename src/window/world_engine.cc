@@ -249,37 +249,31 @@ int Membership::rank_of(const Identity& identity) const {
   return -1;
 }
 
-std::vector<std::byte> Membership::contribution(std::uint64_t instance, bool running) const {
+std::vector<std::byte> Membership::contribution(std::uint64_t instance) const {
   transport::Engine& engine = home_->engine();
-  return Directory::contribution(engine.identity(), engine.rails(), {first_flow_, instance, running});
+  return Directory::contribution(engine.identity(), engine.rails(), {first_flow_, instance});
 }
 
-Result<Membership::Joined> Membership::join(std::span<const std::vector<std::byte>> contributions) {
+Result<void> Membership::join(std::span<const std::vector<std::byte>> contributions) {
   if (contributions.size() != static_cast<std::size_t>(size_)) {
     return Error(Status::invalid, fmt::format("{} contributions for {} ranks", contributions.size(), size_));
   }
   auto directory = Directory::open(contributions);
   if (!directory) return std::move(directory.error());
   directory_ = std::make_shared<const Directory>(std::move(*directory));
-  Joined joined;
-  std::uint64_t instance = 0;
-  for (int rank = 0; rank < size_; ++rank) {
-    const auto peer = directory_->find(rank);
-    if (!peer) return peer.error().copy();
-    if (rank == 0) instance = peer->place.instance;
-    joined.anyone_running |= peer->place.running;
-  }
+  const auto first = directory_->find(0);
+  if (!first) return first.error().copy();
   transport::Engine& engine = home_->engine();
   // Relaxed: a world that has not been opened yet has nothing outstanding.
   home_->worlds_.fetch_add(1, std::memory_order_relaxed);
   const transport::ProgressGuard hold(engine.progress_lock());
   ranks_ = engine.join({.own = rank_,
                         .size = size_,
-                        .instance = instance,
+                        .instance = first->place.instance,
                         .first_flow = first_flow_,
                         // Ranks that speak too late are looked up when this object has gone.
                         .find = [directory = directory_](int rank) { return directory->find(rank); }});
-  return joined;
+  return {};
 }
 
 }  // namespace railyard

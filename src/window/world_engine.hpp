@@ -105,11 +105,10 @@ class Membership {
   ~Membership();
 
   /// What this rank tells the others. `instance`: the world's, if this is rank 0.
-  std::vector<std::byte> contribution(std::uint64_t instance, bool running) const;
-  struct Joined {
-    bool anyone_running = false;  ///< frames may come to a rank that has not joined yet: it has to be waited for
-  };
-  Result<Joined> join(std::span<const std::vector<std::byte>> contributions);
+  std::vector<std::byte> contribution(std::uint64_t instance) const;
+  /// Nothing comes for a rank before it has joined: what there is to talk about, a window, is made afterwards, by all
+  /// ranks together or by the one that it is of.
+  Result<void> join(std::span<const std::vector<std::byte>> contributions);
 
   WorldEngine& home() { return *home_; }
   const transport::Ranks& ranks() const { return *ranks_; }
