@@ -1,5 +1,5 @@
-/// Channel: a first-in-first-out message stream between two processes. It needs no world, no ranks and no launcher, only
-/// a handle that travelled from one process to the other; a context (context.hpp) listens and connects.
+/// Channel: a first-in-first-out message stream between two processes. It needs no world, no ranks and no launcher,
+/// only a handle that travelled from one process to the other; a context (context.hpp) listens and connects.
 ///
 /// Nothing here blocks but `close`, `wait` and the end of registered memory. A call that cannot go on now answers
 /// null: call it again.

@@ -1,6 +1,6 @@
-/// Context: what a process opens once. Worlds (WorldOptions::context), listeners and channels attach to it, and share its
-/// settings, rails, engines and threads. Any number of worlds at a time, of the same processes or of others. What is done
-/// with listeners and channels is in channel.hpp.
+/// Context: what a process opens once. Worlds (WorldOptions::context), listeners and channels attach to it, and share
+/// its settings, rails, engines and threads. Any number of worlds at a time, of the same processes or of others. What
+/// is done with listeners and channels is in channel.hpp.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct ContextStatistics {
   std::uint32_t private_routes = 0;  ///< of them, those of one channel alone
   std::uint64_t channels_opened = 0;
   std::uint64_t routes_opened = 0;
-  std::uint64_t joins_refused = 0;  ///< shared links that the two ends did not agree on
+  std::uint64_t joins_refused = 0;       ///< shared links that the two ends did not agree on
   std::vector<WorldStatistics> engines;  ///< those of channels, then that of worlds, as far as they are there
 };
 

@@ -67,8 +67,8 @@ class GroupComm : public Comm {
   static constexpr std::size_t kRequestsPerRank = std::size_t{NCCL_MOST_REQUESTS} * Channel::kMostSlots;
 
   /// Collective: returns when all ranks are connected.
-  static Result<std::unique_ptr<GroupComm>> open(Hold hold, message::HandleListener listener,
-                                                 const Handle& first, int rank, int size);
+  static Result<std::unique_ptr<GroupComm>> open(Hold hold, message::HandleListener listener, const Handle& first,
+                                                 int rank, int size);
   /// Not collective. Gives up what is under way, then memory that NCCL has left here.
   ~GroupComm();
   GroupComm(const GroupComm&) = delete;

@@ -24,19 +24,20 @@ class ContextState {
   /// The part that `slot` is for; if it is not there yet, `open` makes it, and `tell(part, statistics)` adds what it
   /// counts from now on.
   template <typename Part, typename Open, typename Tell>
-  Result<std::shared_ptr<Part>> part(std::shared_ptr<Part> ContextState::* slot, Open&& open, Tell&& tell) {
+  Result<std::shared_ptr<Part>> part(std::shared_ptr<Part> ContextState::*slot, Open&& open, Tell&& tell) {
     const std::lock_guard lock(mutex_);
     if (this->*slot == nullptr) {
       Result<std::shared_ptr<Part>> made = open();
       if (!made) return made;
       this->*slot = std::move(*made);
-      tellers_.push_back([part = (this->*slot).get(), tell](ContextStatistics& statistics) { tell(*part, statistics); });
+      tellers_.push_back(
+          [part = (this->*slot).get(), tell](ContextStatistics& statistics) { tell(*part, statistics); });
     }
     return this->*slot;
   }
   /// The same if it is there.
   template <typename Part>
-  std::shared_ptr<Part> existing(std::shared_ptr<Part> ContextState::* slot) {
+  std::shared_ptr<Part> existing(std::shared_ptr<Part> ContextState::*slot) {
     const std::lock_guard lock(mutex_);
     return this->*slot;
   }

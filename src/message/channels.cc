@@ -1,3 +1,5 @@
+#include "message/channels.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include "base/entropy.hpp"
 #include "base/log.hpp"
 #include "fabric/rail.hpp"
-#include "message/channels.hpp"
 #include "message/handle.hpp"
 
 namespace railyard {

@@ -58,7 +58,8 @@ Applier::Applied Applier::apply_any(Flow& flow, const wire::RecordReader::Record
   }
   bool answered = false;
   const bool atomic = header.kind == wire::RecordKind::atomic;
-  if (atomic ? apply_atomic(flow, region, record, answered) : apply_plain(memory_, flow.route->world, record)) return Applied::yes;
+  if (atomic ? apply_atomic(flow, region, record, answered) : apply_plain(memory_, flow.route->world, record))
+    return Applied::yes;
   ++(region == nullptr ? core_.counts.dropped_stale : core_.counts.dropped_malformed);
   cause = Refusals::cause_of(region, record);
   return answered ? Applied::yes : Applied::refused;

@@ -44,8 +44,8 @@ struct Core {
   Identity identity;
   std::size_t most_flows;
   std::function<Result<PeerAddress>(int)> find_peer;  ///< for routes that are no world's
-  std::size_t inline_bytes = 0;  ///< the longest put that travels inside a frame
-  std::uint32_t window = 0;      ///< segments of a flow that may be unacknowledged
+  std::size_t inline_bytes = 0;                       ///< the longest put that travels inside a frame
+  std::uint32_t window = 0;                           ///< segments of a flow that may be unacknowledged
   bool failover = true;
   std::int64_t deadline_floor = 0;  ///< nanoseconds: no answer is late before
   std::int64_t peer_timeout = 0;    ///< nanoseconds of silence that a peer is given

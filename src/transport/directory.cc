@@ -18,13 +18,13 @@ constexpr std::uint16_t kMostRails = 256;
 }  // namespace
 
 std::vector<std::byte> Directory::contribution(const Identity& identity, std::span<fabric::Rail* const> rails,
-                                               const transport::WorldPlace& place) {
+                                               const transport::WorldEntry& entry) {
   ByteWriter writer;
   writer.u32(kMagic);
   writer.u16(transport::wire::kVersion);
   writer.raw(std::as_bytes(std::span(identity.bytes)));
-  writer.u16(place.first_flow);
-  writer.u64(place.instance);
+  writer.u16(entry.first_flow);
+  writer.u64(entry.instance);
   writer.u16(static_cast<std::uint16_t>(rails.size()));
   for (const fabric::Rail* rail : rails) {
     writer.text(rail->fabric());
@@ -44,8 +44,8 @@ Result<transport::PeerAddress> parse_contribution(std::span<const std::byte> byt
   transport::PeerAddress peer;
   const auto identity = reader.raw(peer.identity.bytes.size());
   if (!identity.empty()) std::memcpy(peer.identity.bytes.data(), identity.data(), identity.size());
-  peer.place.first_flow = reader.u16();
-  peer.place.instance = reader.u64();
+  peer.entry.first_flow = reader.u16();
+  peer.entry.instance = reader.u64();
   const std::uint16_t rails = reader.u16();
   if (rails > kMostRails) reader.fail();
   for (std::uint16_t i = 0; i < rails && reader.ok(); ++i) {

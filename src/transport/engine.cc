@@ -149,8 +149,8 @@ std::size_t Engine::do_chores() {
   if (core_.rails_stuck) stop_stuck_rails();
   if (!peers_.late().empty()) part_with_late();
   if (leaving_ != 0) retire();
-  core_.has_chores = !peers_.late().empty() || poster_.any_failed() || notices_.any() || fence_requests_.any() || refusals_.any() ||
-                     losses_.any() || core_.rails_stuck || leaving_ != 0;
+  core_.has_chores = !peers_.late().empty() || poster_.any_failed() || notices_.any() || fence_requests_.any() ||
+                     refusals_.any() || losses_.any() || core_.rails_stuck || leaving_ != 0;
   return happened;
 }
 

@@ -34,7 +34,7 @@ struct Failure {
   int peer = -1;
   std::uint32_t sequence = 0;
   FailureCause cause = FailureCause::none;
-  bool told = false;  ///< somebody has asked
+  bool told = false;           ///< somebody has asked
   const void* flow = nullptr;  ///< of an operation in a slot: compared, never followed
 };
 /// Names the peer, the operation, its sequence number and the cause.

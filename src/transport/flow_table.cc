@@ -29,9 +29,10 @@ Result<std::uint16_t> FlowTable::reserve(std::size_t count) {
     found = std::ranges::find_if(free_ids_, enough);
   }
   if (found == free_ids_.end()) {
-    return Error(Status::no_memory, fmt::format("no room for {} more flows: channels and the ranks of worlds have {} of "
-                                                "one engine at most",
-                                                count, most_));
+    return Error(Status::no_memory,
+                 fmt::format("no room for {} more flows: channels and the ranks of worlds have {} of "
+                             "one engine at most",
+                             count, most_));
   }
   const std::uint16_t first = found->first;
   found->first = static_cast<std::uint16_t>(first + ids);

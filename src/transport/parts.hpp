@@ -20,8 +20,8 @@ namespace railyard::transport {
 
 class Inbox;
 
-/// What a rank tells of its place in a world. Ends of channels have none.
-struct WorldPlace {
+/// What a rank tells of itself in a world. Ends of channels have none.
+struct WorldEntry {
   std::uint16_t first_flow = 0;  ///< its own `Ranks::first_flow`
   std::uint64_t instance = 0;    ///< rank 0's is the world's
 };
@@ -34,7 +34,7 @@ struct PeerAddress {
     std::span<const std::byte> address;
   };
   std::vector<RailAt> rails;
-  WorldPlace place;
+  WorldEntry entry;
 };
 
 /// The ranks of a world that has joined an engine. Its flows and routes are of this world alone, each made when a peer
@@ -71,7 +71,7 @@ struct EngineParts {
 struct RouteParts {
   int peer = -1;                 ///< what `find_peer` is asked for
   const Ranks* world = nullptr;  ///< the same of this world
-  std::string who;  ///< for messages
+  std::string who;               ///< for messages
   RouteName name;
   RouteKey key;
   std::uint64_t instance = 0;

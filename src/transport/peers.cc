@@ -12,7 +12,7 @@ namespace railyard::transport {
 namespace {
 
 constexpr std::size_t kMostDeparted = 16;  // worlds
-constexpr std::size_t kMostLinks = 64;  // to one peer: as many as the scheduler's set of tried ones holds
+constexpr std::size_t kMostLinks = 64;     // to one peer: as many as the scheduler's set of tried ones holds
 /// Longest chunk between memory of GPUs: a copy of it takes 40 us within one, and 1.3 ms between two over PCIe.
 constexpr std::size_t kDeviceChunk = std::size_t{64} << 20U;
 
@@ -38,8 +38,7 @@ void choose_links(Flow& flow, std::uint64_t number) {
 
 }  // namespace
 
-Peers::Peers(Core& core, Links& links)
-    : core_(core), links_(links), flows_(core.most_flows) {}
+Peers::Peers(Core& core, Links& links) : core_(core), links_(links), flows_(core.most_flows) {}
 
 // ---- Worlds ----
 
@@ -119,7 +118,7 @@ Result<Flow*> Peers::make_flow(const Ranks& world, int rank) {
                            .instance = world.instance});
   if (!route) return std::move(route.error());
   Flow* flow = open_flow({*route, static_cast<std::uint16_t>(world.flow_of(rank)),
-                          static_cast<std::uint16_t>(found->place.first_flow + world.own),
+                          static_cast<std::uint16_t>(found->entry.first_flow + world.own),
                           session(self, found->identity, world.instance),
                           session(found->identity, self, world.instance), nullptr});
   choose_links(*flow, static_cast<std::uint64_t>(world.own + rank));

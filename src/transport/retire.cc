@@ -1,4 +1,5 @@
-/// The end of worlds, flows and routes. What a rail still holds is waited for: a structure goes when nothing points to it.
+/// The end of worlds, flows and routes. What a rail still holds is waited for: a structure goes when nothing points to
+/// it.
 #include <algorithm>
 
 #include "base/log.hpp"

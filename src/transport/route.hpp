@@ -79,7 +79,7 @@ struct Route {
   // Who.
   int peer = -1;                 ///< its rank, in a world; else what `find_peer` is asked for
   const Ranks* world = nullptr;  ///< null: a route of channels
-  std::string who;  ///< "rank 3": for messages
+  std::string who;               ///< "rank 3": for messages
   RouteName name;
   RouteKey key;
   std::uint64_t instance = 0;  ///< made anew with every route: both ends mean the same one

@@ -232,7 +232,8 @@ class SignalWait {
   transport::Engine& engine = state.engine();
   const std::int64_t until = patience == INT64_MAX ? INT64_MAX : engine.clock().now() + (patience - part);
   const int named = wait.named();
-  transport::LongWait watched(engine, telemetry::Waiting::signal, named < 0 ? named : state.world().world_rank(named), part);
+  transport::LongWait watched(engine, telemetry::Waiting::signal, named < 0 ? named : state.world().world_rank(named),
+                              part);
   do {
     wait.ask();
     watched.look([&] { return wait.describe(call); });

@@ -302,7 +302,8 @@ class WindowState {
   /// over.
   template <typename Wait>
   bool wait_watched(const char* call, int rank, telemetry::Waiting what, std::int64_t nanoseconds, Wait&& wait) {
-    return transport::wait_watched(engine_, nanoseconds, what, world_.world_rank(rank), wait, [&] { return waits_for(call, rank); });
+    return transport::wait_watched(engine_, nanoseconds, what, world_.world_rank(rank), wait,
+                                   [&] { return waits_for(call, rank); });
   }
   /// The same until the deadline. By default it covers what it takes to find out that the rank is lost (`await_loss`).
   template <typename Wait>

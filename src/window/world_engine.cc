@@ -269,7 +269,7 @@ Result<void> Membership::join(std::span<const std::vector<std::byte>> contributi
   const transport::ProgressGuard hold(engine.progress_lock());
   ranks_ = engine.join({.own = rank_,
                         .size = size_,
-                        .instance = first->place.instance,
+                        .instance = first->entry.instance,
                         .first_flow = first_flow_,
                         // Ranks that speak too late are looked up when this object has gone.
                         .find = [directory = directory_](int rank) { return directory->find(rank); }});

@@ -72,7 +72,8 @@ void run_contexts(int count, const Settings& settings, const std::function<void(
 void exchange(World& world, Window& window, std::uint64_t round) {
   const auto ranks = static_cast<std::size_t>(world.size());
   const std::size_t each = window.local().size() / ranks;
-  const std::vector<std::byte> mine(each, static_cast<std::byte>(round * 16 + static_cast<std::uint64_t>(world.rank())));
+  const std::vector<std::byte> mine(each,
+                                    static_cast<std::byte>(round * 16 + static_cast<std::uint64_t>(world.rank())));
   for (int peer = 0; peer < world.size(); ++peer) {
     must(window.put_signal(peer, static_cast<std::size_t>(world.rank()) * each, mine.data(), each,
                            {static_cast<std::size_t>(world.rank()), 1}));
