@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "railyard/channel.hpp"
+#include "railyard/context.hpp"
 
 namespace railyard::bench {
 

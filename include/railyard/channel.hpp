@@ -1,5 +1,5 @@
-/// Channel: a first-in-first-out message stream between two processes. Context: where the channels of a process begin
-/// and end; it needs no world, no ranks and no launcher, only a handle that travelled from one process to the other.
+/// Channel: a first-in-first-out message stream between two processes. It needs no world, no ranks and no launcher,
+/// only a handle that travelled from one process to the other; a context (context.hpp) listens and connects.
 ///
 /// Nothing here blocks but `close`, `wait` and the end of registered memory. A call that cannot go on now answers
 /// null: call it again.
@@ -15,8 +15,6 @@
 
 #include "railyard/deadline.hpp"
 #include "railyard/result.hpp"
-#include "railyard/settings.hpp"
-#include "railyard/statistics.hpp"
 
 namespace railyard {
 
@@ -31,8 +29,8 @@ struct Handle {
 /// A send or a receive under way. Belongs to its channel, from the call that made it until `test` said that it is done.
 class Request;
 
+class Channels;
 class ChannelState;
-class ContextState;
 class ListenerState;
 class MemoryState;
 
@@ -122,7 +120,7 @@ class Channel {
   void close();
 
  private:
-  friend class ContextState;
+  friend class Channels;
   explicit Channel(std::shared_ptr<ChannelState> state);
   std::shared_ptr<ChannelState> state_;
 };
@@ -138,50 +136,9 @@ class Listener {
   Result<std::unique_ptr<Channel>> accept();
 
  private:
-  friend class ContextState;
+  friend class Channels;
   explicit Listener(std::unique_ptr<ListenerState> state);
   std::unique_ptr<ListenerState> state_;
-};
-
-struct ConnectOptions {
-  /// Channels of different classes never share a link. One from 4 to 255 is also the traffic class (DSCP times 4) of
-  /// its packets over tcp rails; others have RAILYARD_TRAFFIC_CLASS.
-  std::uint32_t service_class = 0;
-};
-
-/// What a context counted since it opened.
-struct ContextStatistics {
-  std::uint32_t channels = 0;        ///< open now
-  std::uint32_t routes = 0;          ///< sets of links to peers, alive now
-  std::uint32_t private_routes = 0;  ///< of them, those of one channel alone
-  std::uint64_t channels_opened = 0;
-  std::uint64_t routes_opened = 0;
-  std::uint64_t joins_refused = 0;  ///< shared links that the two ends did not agree on
-  std::vector<WorldStatistics> engines;
-};
-
-class Context {
- public:
-  /// Opens rails as the settings say; starts the threads that move things on.
-  static Result<std::unique_ptr<Context>> open(const Settings& settings);
-  ~Context();
-  Context(const Context&) = delete;
-  Context& operator=(const Context&) = delete;
-
-  Result<std::unique_ptr<Listener>> listen();
-  /// Null: the listener has not answered yet; call again with the same handle.
-  Result<std::unique_ptr<Channel>> connect(Handle& handle, const ConnectOptions& options = {});
-  /// Gives up a connect that will not be called again.
-  void abandon(Handle& handle);
-
-  const Settings& settings() const noexcept;
-  ContextStatistics statistics() const;
-  /// Which channels share which links now, and how those are: a few lines for a person.
-  std::string report() const;
-
- private:
-  explicit Context(std::unique_ptr<ContextState> state);
-  std::unique_ptr<ContextState> state_;
 };
 
 }  // namespace railyard

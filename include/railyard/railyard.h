@@ -83,6 +83,17 @@ typedef struct ry_bootstrap {
   const char *description; /* for messages: "mpi"; may be NULL */
 } ry_bootstrap;
 
+/* ---- context ----------------------------------------------------------------------------------------------------- */
+
+/* What a process opens once: settings, rails, engines and the threads that move them on. Worlds, listeners and channels
+ * attach to it. Rails and engines open when their first user comes: one set for worlds, one for channels. */
+typedef struct ry_context ry_context;
+
+/* `settings`: NULL for the environment's. */
+ry_status ry_context_open(const ry_settings *settings, ry_context **context);
+/* Listeners and channels are freed before; worlds may be freed after. */
+void ry_context_free(ry_context *context);
+
 /* ---- world ------------------------------------------------------------------------------------------------------- */
 
 /* The ranks of one job, the rails of this process and the engine that moves data over them. */
@@ -92,6 +103,9 @@ typedef struct ry_world ry_world;
  * or PMIx found in the environment, and a world of one rank where there is none; its structure is copied, what it
  * points to must outlive the world. */
 ry_status ry_world_open(const ry_settings *settings, const ry_bootstrap *bootstrap, ry_world **world);
+/* The same over the rails and the engine of a context, whose settings it has; any number of worlds may share one.
+ * The context may be freed before the world. */
+ry_status ry_world_open_on(ry_context *context, const ry_bootstrap *bootstrap, ry_world **world);
 /* All windows must be freed before. */
 void ry_world_free(ry_world *world);
 
@@ -370,8 +384,6 @@ ry_status ry_barrier(ry_window *window, int64_t deadline_ms);
  * from the process that listens to the one that connects. Nothing blocks but ry_channel_wait, ry_channel_close and the
  * end of registered memory. RY_BUSY: not yet, call again; it leaves ry_error_text as it was. */
 
-/* Where the channels of a process begin and end: its rails, its engines and the threads that move them on. */
-typedef struct ry_context ry_context;
 typedef struct ry_listener ry_listener;
 typedef struct ry_channel ry_channel;
 /* Memory registered for the messages of one channel. */
@@ -387,11 +399,6 @@ typedef struct ry_request {
 typedef struct ry_handle {
   uint64_t words[16];
 } ry_handle;
-
-/* `settings`: NULL for the environment's. */
-ry_status ry_context_open(const ry_settings *settings, ry_context **context);
-/* Listeners and channels are freed before. */
-void ry_context_free(ry_context *context);
 
 ry_status ry_context_listen(ry_context *context, ry_listener **listener);
 ry_status ry_listener_handle(const ry_listener *listener, ry_handle *handle);

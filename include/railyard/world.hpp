@@ -13,8 +13,13 @@
 
 namespace railyard {
 
+class Context;
+
 struct WorldOptions {
-  /// Where settings come from; by default the environment.
+  /// Whose rails, engine and settings the world uses, with any number of others (context.hpp); by default it has its
+  /// own. May be closed before the world.
+  Context* context = nullptr;
+  /// Where settings come from, without a context; by default the environment.
   const Settings* settings = nullptr;
   /// An existing way for the ranks to meet; by default the launcher, TCP rendezvous or PMIx found in the environment,
   /// and a world of one rank where there is none. Must outlive the world.
@@ -30,8 +35,9 @@ class WorldState;
 ///
 /// A sub-world is a World like any other: it has ranks, windows, barriers and sub-worlds of its own, and its errors
 /// name its own ranks (their text the world's too). It shares the rails, the engine and the statistics of the world
-/// that was opened; these live until the last of them ends. Its ranks are fixed, as those of every world: a rank that
-/// is lost stays lost, and none joins later (see channel.hpp for peers that come and go).
+/// that was opened; these live until the last of them ends. So do the worlds of one context. Its ranks are fixed, as
+/// those of every world: a rank that is lost stays lost, and none joins later (see channel.hpp for peers that come and
+/// go).
 class World {
  public:
   static Result<World> open(const WorldOptions& options = {});
@@ -47,8 +53,9 @@ class World {
   /// Moves things on: polls every rail once, applies what arrived, sends what waits. Bounded work; any thread may call
   /// it. Waits call it by themselves, and while a rank makes no call a thread does (RAILYARD_PROGRESS).
   void progress();
-  /// For event loops: a descriptor that becomes readable when `progress` may have something to do. It is the world's,
-  /// the same every time. Before each time that a loop sleeps on it, it arms it; `progress` takes that away again:
+  /// For event loops: a descriptor that becomes readable when `progress` may have something to do. It is the same every
+  /// time, and one for all worlds of a context. Before each time that a loop sleeps on it, it arms it; `progress` takes
+  /// that away again:
   ///
   ///     do world.progress(); while (!world.arm());
   ///     poll(descriptor, ...);

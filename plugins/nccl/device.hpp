@@ -14,6 +14,7 @@
 
 #include "abi.h"
 #include "railyard/channel.hpp"
+#include "railyard/context.hpp"
 #include "railyard/settings.hpp"
 #include "topology/locality.hpp"
 

@@ -9,16 +9,15 @@
 
 namespace railyard::nccl {
 
-Result<std::unique_ptr<GroupComm>> GroupComm::open(const Settings& settings, message::HandleListener listener,
-                                                   const Handle& first, int rank, int size) {
+Result<std::unique_ptr<GroupComm>> GroupComm::open(Hold hold, message::HandleListener listener, const Handle& first,
+                                                   int rank, int size) {
+  const Settings& settings = hold.context().settings();
   const std::int64_t timeout_ns = std::int64_t{settings.bootstrap_timeout_ms} * 1'000'000;
   auto ranks = message::HandleWorld::open(first, std::move(listener), rank, size, timeout_ns);
   if (!ranks) return std::move(ranks.error());
-  std::unique_ptr<GroupComm> group(new GroupComm);
+  std::unique_ptr<GroupComm> group(new GroupComm(std::move(hold)));
   group->ranks_ = std::move(*ranks);
-  Settings own = settings;
-  own.job_key = group->ranks_.job_key;  // rails let in who knows it
-  auto world = open_world(own, *group->ranks_.bootstrap);
+  auto world = open_world(group->hold_.context(), *group->ranks_.bootstrap);
   if (!world) return std::move(world.error());
   group->world_.emplace(std::move(*world));
   auto anchor = Window::adopt(*group->world_, group->anchor_memory_, {.signals = 0, .counters = 0});

@@ -24,10 +24,10 @@
 namespace railyard::nccl {
 
 struct GroupListenComm : Comm {
-  GroupListenComm(const Settings& chosen, message::HandleListener made)
-      : Comm{Kind::group_listener}, settings(chosen), listener(std::move(made)) {}
+  GroupListenComm(Hold on, message::HandleListener made)
+      : Comm{Kind::group_listener}, hold(std::move(on)), listener(std::move(made)) {}
 
-  Settings settings;                                ///< of its device
+  Hold hold;
   std::optional<message::HandleListener> listener;  ///< none: a connect has used it up
 };
 
@@ -67,8 +67,8 @@ class GroupComm : public Comm {
   static constexpr std::size_t kRequestsPerRank = std::size_t{NCCL_MOST_REQUESTS} * Channel::kMostSlots;
 
   /// Collective: returns when all ranks are connected.
-  static Result<std::unique_ptr<GroupComm>> open(const Settings& settings, message::HandleListener listener,
-                                                 const Handle& first, int rank, int size);
+  static Result<std::unique_ptr<GroupComm>> open(Hold hold, message::HandleListener listener, const Handle& first,
+                                                 int rank, int size);
   /// Not collective. Gives up what is under way, then memory that NCCL has left here.
   ~GroupComm();
   GroupComm(const GroupComm&) = delete;
@@ -100,12 +100,13 @@ class GroupComm : public Comm {
   bool owns(const GroupRequest& request) const { return request.group == this; }
 
  private:
-  GroupComm() : Comm{Kind::group} {}
+  explicit GroupComm(Hold hold) : Comm{Kind::group}, hold_(std::move(hold)) {}
 
   Result<GroupRequest*> take_request(int rank);
   Result<bool> look(GroupRequest& request);
   Error fail(Error error);
 
+  Hold hold_;  ///< the context that its world shares with those of other comms
   message::HandleWorld ranks_;
   std::optional<World> world_;
   alignas(64) std::array<std::byte, 64> anchor_memory_{};

@@ -60,12 +60,13 @@ nccl_result listen(int device, void* handle, void** listener) noexcept {
   return guarded("listen", [&]() -> nccl_result {
     if (handle == nullptr || listener == nullptr) return misuse("listen", "no place for the handle or the comm");
     *listener = nullptr;
-    const Device* const known = Plugin::instance().device(device);
-    if (known == nullptr) return misuse("listen", "no such device");
-    auto made = message::HandleListener::open(known->settings());
+    if (Plugin::instance().device(device) == nullptr) return misuse("listen", "no such device");
+    auto hold = Plugin::instance().hold(device);
+    if (!hold) return fail("listen", hold.error());
+    auto made = message::HandleListener::open(hold->context().settings());
     if (!made) return fail("listen", made.error());
     std::memcpy(handle, made->handle().bytes.data(), NCCL_HANDLE_BYTES);
-    *listener = static_cast<Comm*>(new GroupListenComm(known->settings(), std::move(*made)));
+    *listener = static_cast<Comm*>(new GroupListenComm(std::move(*hold), std::move(*made)));
     return NCCL_OK;
   });
 }
@@ -83,7 +84,7 @@ nccl_result connect(void** handles, int size, int rank, void* listener, void** g
     std::memcpy(first.bytes.data(), handles[0], first.bytes.size());
     message::HandleListener own = std::move(*known->listener);
     known->listener.reset();
-    auto made = GroupComm::open(known->settings, std::move(own), first, rank, size);
+    auto made = GroupComm::open(known->hold.another(), std::move(own), first, rank, size);
     if (!made) return fail("connect", made.error());
     *group = static_cast<Comm*>(made->release());
     return NCCL_OK;

@@ -10,6 +10,7 @@
 #include "abi.h"
 #include "device.hpp"
 #include "railyard/channel.hpp"
+#include "railyard/context.hpp"
 #include "railyard/result.hpp"
 #include "railyard/settings.hpp"
 

@@ -10,6 +10,7 @@
 #include "buffers.hpp"
 #include "lifetime.hpp"
 #include "railyard/channel.hpp"
+#include "railyard/context.hpp"
 #include "waits.hpp"
 
 namespace railyard::python {

@@ -3,8 +3,10 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <optional>
 
 #include "buffers.hpp"
+#include "channel.hpp"
 #include "errors.hpp"
 #include "waits.hpp"
 #include "window.hpp"
@@ -76,10 +78,16 @@ Settings settings_from(py::handle given) {
   return settings;
 }
 
-std::shared_ptr<PyWorld> PyWorld::open(py::handle given, py::handle bootstrap) {
-  const Settings settings = settings_from(given);
+std::shared_ptr<PyWorld> PyWorld::open(py::handle given, py::handle bootstrap, const std::shared_ptr<PyContext>& on) {
+  if (on != nullptr && !given.is_none()) {
+    throw py::value_error("World: a world on a context has the context's settings: give one of the two");
+  }
+  std::optional<Call> in_use;  // of the context
+  if (on != nullptr) in_use.emplace(*on, "World");
+  const Settings settings = on != nullptr ? on->context().settings() : settings_from(given);
   std::shared_ptr<PyWorld> made(new PyWorld);
   WorldOptions options{.settings = &settings};
+  if (on != nullptr) options = {.context = &on->context()};
   if (!bootstrap.is_none()) {
     made->bootstrap_ = std::make_unique<PyBootstrap>(py::reinterpret_borrow<py::object>(bootstrap));
     options.bootstrap = made->bootstrap_.get();
@@ -217,10 +225,12 @@ void bind_world(py::module_& module) {
   py::class_<PyWorld, std::shared_ptr<PyWorld>>(module, "World",
                                                 "The ranks of one job, the rails of this process and the engine that "
                                                 "moves data over them. Opening one is collective.")
-      .def(py::init(&PyWorld::open), py::arg("settings") = py::none(), py::arg("bootstrap") = py::none(),
+      .def(py::init(&PyWorld::open), py::arg("settings") = py::none(), py::arg("bootstrap") = py::none(), py::kw_only(),
+           py::arg("context") = py::none(),
            "Opens a world. `settings`: None (the environment), Settings, or a mapping of RAILYARD_* variables. "
            "`bootstrap`: None (launcher, TCP rendezvous or PMIx of the environment; one rank where there is none), or "
-           "an object with rank, size, allgather(bytes, seconds) -> list of bytes, and barrier(seconds).")
+           "an object with rank, size, allgather(bytes, seconds) -> list of bytes, and barrier(seconds). "
+           "`context`: whose rails, engine and settings the world has, with any number of others.")
       .def_property_readonly(
           "rank",
           [](PyWorld& self) {

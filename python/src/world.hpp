@@ -12,6 +12,7 @@
 
 namespace railyard::python {
 
+class PyContext;
 class PyWindow;
 
 /// A Python object with rank, size, allgather and barrier, as the library wants it.
@@ -36,7 +37,8 @@ Settings settings_from(py::handle given);
 
 class PyWorld : public Closable, public std::enable_shared_from_this<PyWorld> {
  public:
-  static std::shared_ptr<PyWorld> open(py::handle settings, py::handle bootstrap);
+  static std::shared_ptr<PyWorld> open(py::handle settings, py::handle bootstrap,
+                                       const std::shared_ptr<PyContext>& context);
   /// Null: none for this rank.
   std::shared_ptr<PyWorld> split(int color, int key);
   ~PyWorld();

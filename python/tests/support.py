@@ -56,15 +56,26 @@ ON_RAILS = dict(SETTINGS, RAILYARD_SHARED_MEMORY="off", RAILYARD_RAILS="2")
 
 def in_threads(size, work, settings=SETTINGS):
     """Runs work(world) as `size` ranks in threads of this process; raises the first failure; returns the results."""
-    group, results, errors = RankGroup(size), [None] * size, []
+    group = RankGroup(size)
+
+    def rank(number):
+        with railyard.World(settings, group.of(number)) as world:
+            return work(world)
+
+    return side_by_side(size, rank, [group])
+
+
+def side_by_side(size, work, groups):
+    """Runs work(number) in `size` threads that meet in `groups`; raises the first failure; returns the results."""
+    results, errors = [None] * size, []
 
     def rank(number):
         try:
-            with railyard.World(settings, group.of(number)) as world:
-                results[number] = work(world)
+            results[number] = work(number)
         except BaseException as error:  # noqa: BLE001 - told by the caller
             errors.append(error)
-            group.barrier.abort()
+            for group in groups:
+                group.barrier.abort()
 
     threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in range(size)]
     for one in threads:

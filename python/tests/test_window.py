@@ -8,7 +8,7 @@ import weakref
 import numpy
 import railyard
 from railyard import AtomicOp, Comparison, Completion, Order, SignalCondition, SignalOp, Window
-from support import ON_RAILS, ROOT, SETTINGS, in_threads, run_program
+from support import ON_RAILS, ROOT, SETTINGS, RankGroup, in_threads, run_program, side_by_side
 
 
 def alone(work, size=4096, settings=SETTINGS, **options):
@@ -426,6 +426,37 @@ class Examples(unittest.TestCase):
             for member in [one for one in vars(thing) if not one.startswith("_") and one not in ("name", "value")]:
                 self.assertTrue(getattr(thing, member).__doc__, f"{name}.{member}")
                 self.assertRegex(stub, rf"\b{member}\b", f"{name}.{member}")
+
+class Contexts(unittest.TestCase):
+    """Several worlds, and channels, on one context."""
+
+    def test_worlds_share_a_context(self):
+        forward, backward = RankGroup(2), RankGroup(2)
+
+        def process(number):
+            with railyard.Context(ON_RAILS) as context:
+                with railyard.World(bootstrap=forward.of(number), context=context) as world, \
+                     railyard.World(bootstrap=backward.of(1 - number), context=context) as other, \
+                     Window.allocate(world, 64) as window, Window.allocate(other, 64) as apart:
+                    self.assertEqual(other.rank, 1 - number)
+                    self.assertEqual(world.translate(0, other), 1)
+                    for step in range(1, 6):
+                        window.put_signal(1 - number, 0, numpy.full(8, step, "uint8"), signal=0)
+                        apart.put_signal(number, 8, numpy.full(8, 100 + step, "uint8"), signal=1)
+                        window.wait_signal(0, step)
+                        apart.wait_signal(1, step)
+                        self.assertTrue((window.array("uint8", 8) == step).all())
+                        self.assertTrue((apart.array("uint8", 8, 8) == 100 + step).all())
+                        window.barrier()
+                        apart.barrier()
+                    self.assertEqual(len(context.statistics()["engines"]), 1)
+
+        side_by_side(2, process, [forward, backward])
+
+    def test_a_world_has_the_settings_of_its_context(self):
+        with railyard.Context(ON_RAILS) as context:
+            with self.assertRaisesRegex(ValueError, "settings"):
+                railyard.World(ON_RAILS, context=context)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,6 @@
 
 #include "c_api/handles.hpp"
 
-struct ry_context {
-  std::unique_ptr<railyard::Context> context;
-};
-
 struct ry_listener {
   std::unique_ptr<railyard::Listener> listener;
 };

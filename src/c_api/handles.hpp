@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "railyard/bootstrap.hpp"
+#include "railyard/context.hpp"
 #include "railyard/railyard.h"
 #include "railyard/settings.hpp"
 #include "railyard/window.hpp"
@@ -19,6 +20,10 @@
 
 struct ry_settings {
   railyard::Settings settings;
+};
+
+struct ry_context {
+  std::unique_ptr<railyard::Context> context;
 };
 
 struct ry_world {

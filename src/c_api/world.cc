@@ -67,19 +67,19 @@ class CallbackBootstrap final : public Bootstrap {
   std::string description_;
 };
 
-ry_status open_world(const ry_settings* settings, const ry_bootstrap* bootstrap, ry_world** out) {
+ry_status open_world(const char* call, WorldOptions options, const ry_bootstrap* bootstrap, ry_world** out) {
   std::unique_ptr<Bootstrap> callbacks;
   if (bootstrap != nullptr) {
     if (bootstrap->allgather == nullptr || bootstrap->barrier == nullptr) {
-      return fail_invalid("ry_world_open", "the bootstrap needs both an allgather and a barrier");
+      return fail_invalid(call, "the bootstrap needs both an allgather and a barrier");
     }
     if (bootstrap->size < 1 || bootstrap->rank < 0 || bootstrap->rank >= bootstrap->size) {
-      return fail_invalid("ry_world_open", "the bootstrap's rank must be 0 to size - 1");
+      return fail_invalid(call, "the bootstrap's rank must be 0 to size - 1");
     }
     callbacks = std::make_unique<CallbackBootstrap>(*bootstrap);
   }
-  auto world =
-      World::open({.settings = settings == nullptr ? nullptr : &settings->settings, .bootstrap = callbacks.get()});
+  options.bootstrap = callbacks.get();
+  auto world = World::open(options);
   if (!world) return fail(world.error());
   *out = new ry_world{std::move(callbacks), std::move(*world)};
   return RY_OK;
@@ -91,6 +91,7 @@ ry_status open_world(const ry_settings* settings, const ry_bootstrap* bootstrap,
 
 using railyard::Deadline;
 using railyard::Settings;
+using railyard::WorldOptions;
 using namespace railyard::c_api;  // NOLINT(google-build-using-namespace): these are the C side's own helpers
 
 extern "C" {
@@ -114,7 +115,14 @@ void ry_settings_free(ry_settings* settings) { delete settings; }
 
 ry_status ry_world_open(const ry_settings* settings, const ry_bootstrap* bootstrap, ry_world** world) {
   if (world == nullptr) return fail_invalid(__func__, "no place for the world");
-  return guarded(__func__, [&]() -> ry_status { return open_world(settings, bootstrap, world); });
+  const WorldOptions options{.settings = settings == nullptr ? nullptr : &settings->settings};
+  return guarded(__func__, [&]() -> ry_status { return open_world("ry_world_open", options, bootstrap, world); });
+}
+
+ry_status ry_world_open_on(ry_context* context, const ry_bootstrap* bootstrap, ry_world** world) {
+  if (context == nullptr || world == nullptr) return fail_invalid(__func__, "an argument is NULL");
+  const WorldOptions options{.context = context->context.get()};
+  return guarded(__func__, [&]() -> ry_status { return open_world("ry_world_open_on", options, bootstrap, world); });
 }
 
 void ry_world_free(ry_world* world) { delete world; }

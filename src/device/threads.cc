@@ -128,7 +128,7 @@ void DeviceProxy::State::ask_after(int peer) {
   transport::Engine& engine = state_.engine();
   const transport::ProgressGuard hold(engine.progress_lock());
   const transport::Flow* const flow = state_.existing_flow(peer);
-  if (flow == nullptr || flow->route->concerned_since == 0) engine.check_on(state_.peer(peer));
+  if (flow == nullptr || flow->route->concerned_since == 0) engine.check_on(state_.flow_of(peer));
 }
 
 /// Tells kernels which ranks are gone. By one thread: the words are its own.

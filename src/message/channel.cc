@@ -2,7 +2,7 @@
 #include "railyard/channel.hpp"
 
 #include "message/channel_state.hpp"
-#include "message/context_state.hpp"
+#include "message/channels.hpp"
 
 namespace railyard {
 
@@ -34,20 +34,27 @@ Listener::~Listener() = default;
 const Handle& Listener::handle() const noexcept { return state_->handle(); }
 Result<std::unique_ptr<Channel>> Listener::accept() { return state_->accept(); }
 
-Context::Context(std::unique_ptr<ContextState> state) : state_(std::move(state)) {}
-Context::~Context() = default;
-Result<std::unique_ptr<Context>> Context::open(const Settings& settings) {
-  auto state = ContextState::open(settings);
-  if (!state) return std::move(state.error());
-  return std::unique_ptr<Context>(new Context(std::move(*state)));
+// ---- A context's channels ----
+
+Result<std::unique_ptr<Listener>> Context::listen() {
+  auto channels = Channels::of(*state_);
+  if (!channels) return std::move(channels.error());
+  return (*channels)->listen();
 }
-Result<std::unique_ptr<Listener>> Context::listen() { return state_->listen(); }
+
 Result<std::unique_ptr<Channel>> Context::connect(Handle& handle, const ConnectOptions& options) {
-  return state_->connect(handle, options);
+  auto channels = Channels::of(*state_);
+  if (!channels) return std::move(channels.error());
+  return (*channels)->connect(handle, options);
 }
-void Context::abandon(Handle& handle) { state_->abandon(handle); }
-const Settings& Context::settings() const noexcept { return state_->settings(); }
-ContextStatistics Context::statistics() const { return state_->statistics(); }
-std::string Context::report() const { return state_->report(); }
+
+void Context::abandon(Handle& handle) {
+  if (const auto channels = state_->existing(&ContextState::channels)) channels->abandon(handle);
+}
+
+std::string Context::report() const {
+  const auto channels = state_->existing(&ContextState::channels);
+  return channels == nullptr ? "no channel was asked for yet\n" : channels->report();
+}
 
 }  // namespace railyard

@@ -43,7 +43,6 @@ Result<std::shared_ptr<Worker>> Worker::open(WorkerParts parts) {
 }
 
 Result<void> Worker::start(WorkerParts parts) {
-  contribution_ = Directory::contribution(identity_, parts.rails);
   transport::EngineParts engine;
   engine.settings = settings_;
   engine.clock = parts.clock;
@@ -54,6 +53,7 @@ Result<void> Worker::start(WorkerParts parts) {
   auto opened = transport::Engine::open(std::move(engine));
   if (!opened) return std::move(opened.error());
   engine_ = std::move(*opened);
+  contribution_ = Directory::contribution(identity_, engine_->rails());
   engine_->waiting().set_awake([this] { return called_.load(std::memory_order_seq_cst) != nullptr; });
   return {};
 }

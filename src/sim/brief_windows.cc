@@ -27,7 +27,7 @@ constexpr std::uint64_t kReusedWord = 0x7777777777777777ULL;
 constexpr std::byte kSpoilt{0xdb};
 
 transport::Engine& engine_of(Stage& stage, int rank) {
-  return *window_detail::WorldAccess::state(stage.world(rank)).engine;
+  return window_detail::WorldAccess::state(stage.world(rank)).engine();
 }
 
 }  // namespace

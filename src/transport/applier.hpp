@@ -32,7 +32,7 @@ class Applier {
  private:
   enum class Applied : std::uint8_t { yes, refused, later };
 
-  static bool apply_plain(const ExposedMemory& memory, const wire::RecordReader::Record& record);
+  static bool apply_plain(const ExposedMemory& memory, const Ranks* world, const wire::RecordReader::Record& record);
 
   // apply.cc
   Applied apply_record(Flow& flow, FrameProgress frame);
@@ -58,11 +58,11 @@ class Applier {
 
 /// A put or a signal in the host's memory, as nearly all records are. False: it is none, or must be refused; nothing
 /// has happened, and `apply_record` knows more.
-[[gnu::always_inline]] inline bool Applier::apply_plain(const ExposedMemory& memory,
+[[gnu::always_inline]] inline bool Applier::apply_plain(const ExposedMemory& memory, const Ranks* world,
                                                         const wire::RecordReader::Record& record) {
   const bool put = record.header.kind == wire::RecordKind::put;
   if (!put && record.header.kind != wire::RecordKind::signal) return false;
-  const ExposedRegion* const region = memory.find(record.header.exposed_region);
+  const ExposedRegion* const region = memory.find(record.header.exposed_region, world);
   if (region == nullptr) return false;
   if (put) return apply_put(*region, record.header.offset, record.body);
   std::uint64_t value = 0;
@@ -76,13 +76,14 @@ class Applier {
   wire::RecordReader reader = frame.reader();
   wire::RecordReader::Record record;
   const ExposedMemory& memory = memory_;
+  const Ranks* const world = flow.route->world;
   bool skip = frame.skip;
   const std::byte* at = frame.at;
   std::uint32_t index = frame.index;
   for (; reader.next(record); at = reader.at(), ++index) {
     if (skip) [[unlikely]]
       skip = record.joined || index == 0;
-    if (!skip && apply_plain(memory, record)) [[likely]]
+    if (!skip && apply_plain(memory, world, record)) [[likely]]
       continue;
     if (!skip && flow.inbox != nullptr && record.header.kind == wire::RecordKind::message) {
       const wire::RecordHeader header = record.header;

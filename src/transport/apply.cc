@@ -47,7 +47,7 @@ Applier::Applied Applier::apply_any(Flow& flow, const wire::RecordReader::Record
     if (header.exposed_region != 0) flow.receiver.skip(static_cast<std::uint32_t>(header.offset));
     return Applied::yes;
   }
-  const ExposedRegion* const region = memory_.find(header.exposed_region);
+  const ExposedRegion* const region = memory_.find(header.exposed_region, flow.route->world);
   if (region != nullptr && (region->device >= 0 || region->mirrored != nullptr)) [[unlikely]] {
     if (header.kind == wire::RecordKind::put && region->device >= 0) {
       const Applied begun = begin_put(flow, *region, record, rest);
@@ -58,7 +58,8 @@ Applier::Applied Applier::apply_any(Flow& flow, const wire::RecordReader::Record
   }
   bool answered = false;
   const bool atomic = header.kind == wire::RecordKind::atomic;
-  if (atomic ? apply_atomic(flow, region, record, answered) : apply_plain(memory_, record)) return Applied::yes;
+  if (atomic ? apply_atomic(flow, region, record, answered) : apply_plain(memory_, flow.route->world, record))
+    return Applied::yes;
   ++(region == nullptr ? core_.counts.dropped_stale : core_.counts.dropped_malformed);
   cause = Refusals::cause_of(region, record);
   return answered ? Applied::yes : Applied::refused;

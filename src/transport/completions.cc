@@ -169,7 +169,7 @@ void Completions::forget_counters(std::span<const std::uint64_t> counters) {
 
 std::optional<Error> Completions::untold_failure(const Flow& flow) const {
   if (const auto failure = flow.failures.take_untold()) return to_error(*failure);
-  if (const auto failure = slots_.failures().take_untold(flow.peer)) return to_error(*failure);
+  if (const auto failure = slots_.failures().take_untold(&flow)) return to_error(*failure);
   return std::nullopt;
 }
 

@@ -9,14 +9,17 @@ namespace {
 
 constexpr std::size_t kMostReceives = 16384;  // held
 
+std::size_t held_for(std::size_t flows) { return std::max(kMostReceives, 2 * kFirstGrant * flows); }
+
 }  // namespace
 
 Core::Core(EngineParts parts, std::function<Waiting::Agenda()> agenda)
     : settings(std::move(parts.settings)),
       clock(parts.clock),
-      rank(parts.rank),
-      size(parts.size),
       identity(parts.identity),
+      most_flows(parts.most_flows != 0 ? parts.most_flows
+                 : parts.size > 0      ? static_cast<std::size_t>(parts.size)
+                                       : EngineParts::kMostFlows),
       find_peer(std::move(parts.find_peer)),
       failover(settings.failover != "off"),
       deadline_floor(std::int64_t{settings.ack_deadline_ms} * 1'000'000),
@@ -30,7 +33,7 @@ Core::Core(EngineParts parts, std::function<Waiting::Agenda()> agenda)
   window = std::clamp<std::uint32_t>(settings.window, kFirstGrant, wire::kMaxWindow);
 }
 
-Result<void> Core::open(std::size_t flows) {
+Result<void> Core::open() {
   std::size_t frame_bytes = wire::kFrameBytes;
   for (const auto* rail : rails.views()) frame_bytes = std::min(frame_bytes, rail->capabilities().max_message);
   if (frame_bytes < wire::kFrameBytes) {
@@ -38,13 +41,13 @@ Result<void> Core::open(std::size_t flows) {
                                                   frame_bytes, wire::kFrameBytes));
   }
   if (auto opened = pools.open(rails.views()); !opened) return opened;
-  // Every flow may send its first grant unasked; the rest is shared out.
-  const std::size_t held = std::max(kMostReceives, 2 * kFirstGrant * flows);
-  grants.open(static_cast<std::uint32_t>(held), window);
-  if (auto opened = rails.open(settings.batch, held); !opened) return opened;
+  expect_flows(most_flows);
+  if (auto opened = rails.open(settings.batch, held_for(most_flows)); !opened) return opened;
   cache = std::make_unique<memory::RegionCache>(rails.views(), fabric::Access{.bulk = true});
   return {};
 }
+
+void Core::expect_flows(std::size_t flows) { grants.open(static_cast<std::uint32_t>(held_for(flows)), window); }
 
 void Core::note_stuck(const Segment& segment) {
   rails.state(segment.operation->flow->route->links[segment.link].rail()).stuck = true;

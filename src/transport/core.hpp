@@ -31,18 +31,21 @@ inline constexpr std::int64_t kMostReturn = 5'000'000'000;
 struct Core {
   /// `agenda`: what the loop has to do if nobody says anything.
   Core(EngineParts parts, std::function<Waiting::Agenda()> agenda);
-  /// `flows`: as many as there can be.
-  Result<void> open(std::size_t flows);
+  Result<void> open();
+  /// So many flows may each send their first grant unasked; receive buffers beyond that are shared out.
+  void expect_flows(std::size_t flows);
+  Result<PeerAddress> find(const Route& route) const {
+    return route.world != nullptr ? route.world->find(route.peer) : find_peer(route.peer);
+  }
 
   // How it is set up.
   Settings settings;
   Clock* clock;
-  int rank;
-  int size;  ///< of the world; 0: there are no ranks
   Identity identity;
-  std::function<Result<PeerAddress>(int)> find_peer;
-  std::size_t inline_bytes = 0;  ///< the longest put that travels inside a frame
-  std::uint32_t window = 0;      ///< segments of a flow that may be unacknowledged
+  std::size_t most_flows;
+  std::function<Result<PeerAddress>(int)> find_peer;  ///< for routes that are no world's
+  std::size_t inline_bytes = 0;                       ///< the longest put that travels inside a frame
+  std::uint32_t window = 0;                           ///< segments of a flow that may be unacknowledged
   bool failover = true;
   std::int64_t deadline_floor = 0;  ///< nanoseconds: no answer is late before
   std::int64_t peer_timeout = 0;    ///< nanoseconds of silence that a peer is given

@@ -17,14 +17,16 @@ constexpr std::uint16_t kMostRails = 256;
 
 }  // namespace
 
-std::vector<std::byte> Directory::contribution(const Identity& identity,
-                                               std::span<const std::unique_ptr<fabric::Rail>> rails) {
+std::vector<std::byte> Directory::contribution(const Identity& identity, std::span<fabric::Rail* const> rails,
+                                               const transport::WorldEntry& entry) {
   ByteWriter writer;
   writer.u32(kMagic);
   writer.u16(transport::wire::kVersion);
   writer.raw(std::as_bytes(std::span(identity.bytes)));
+  writer.u16(entry.first_flow);
+  writer.u64(entry.instance);
   writer.u16(static_cast<std::uint16_t>(rails.size()));
-  for (const auto& rail : rails) {
+  for (const fabric::Rail* rail : rails) {
     writer.text(rail->fabric());
     writer.blob(rail->address());
   }
@@ -42,6 +44,8 @@ Result<transport::PeerAddress> parse_contribution(std::span<const std::byte> byt
   transport::PeerAddress peer;
   const auto identity = reader.raw(peer.identity.bytes.size());
   if (!identity.empty()) std::memcpy(peer.identity.bytes.data(), identity.data(), identity.size());
+  peer.entry.first_flow = reader.u16();
+  peer.entry.instance = reader.u64();
   const std::uint16_t rails = reader.u16();
   if (rails > kMostRails) reader.fail();
   for (std::uint16_t i = 0; i < rails && reader.ok(); ++i) {

@@ -17,8 +17,8 @@ namespace railyard {
 class Directory {
  public:
   /// What this rank tells the others.
-  static std::vector<std::byte> contribution(const Identity& identity,
-                                             std::span<const std::unique_ptr<fabric::Rail>> rails);
+  static std::vector<std::byte> contribution(const Identity& identity, std::span<fabric::Rail* const> rails,
+                                             const transport::WorldEntry& entry = {});
   /// Checks every rank's contribution; an error names the rank whose is wrong.
   static Result<Directory> open(std::span<const std::vector<std::byte>> contributions);
 

@@ -27,15 +27,21 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineParts parts) {
   if (parts.size > UINT16_MAX) {
     return Error(Status::out_of_range, fmt::format("{} ranks: a world holds at most {}", parts.size, UINT16_MAX));
   }
+  const int rank = parts.rank;
+  const int size = parts.size;
   std::unique_ptr<Engine> engine(new Engine(std::move(parts)));
   if (auto started = engine->start(); !started) return std::move(started.error());
+  if (size > 0) {
+    auto first = engine->reserve_flows(static_cast<std::size_t>(size));
+    if (!first) return std::move(first.error());
+    engine->join({.own = rank, .size = size, .first_flow = *first, .find = engine->core_.find_peer});
+  }
   return engine;
 }
 
 Result<void> Engine::start() {
-  const std::size_t flows = peers_.flows().most();
-  if (auto opened = core_.open(flows); !opened) return opened;
-  return reports_.open(flows);
+  if (auto opened = core_.open(); !opened) return opened;
+  return reports_.open(core_.most_flows);
 }
 
 Engine::~Engine() {
@@ -141,9 +147,10 @@ std::size_t Engine::do_chores() {
   if (refusals_.any() && refusals_.tell()) ++happened;
   if (losses_.any() && losses_.end()) ++happened;
   if (core_.rails_stuck) stop_stuck_rails();
+  if (!peers_.late().empty()) part_with_late();
   if (leaving_ != 0) retire();
-  core_.has_chores = poster_.any_failed() || notices_.any() || fence_requests_.any() || refusals_.any() ||
-                     losses_.any() || core_.rails_stuck || leaving_ != 0;
+  core_.has_chores = !peers_.late().empty() || poster_.any_failed() || notices_.any() || fence_requests_.any() ||
+                     refusals_.any() || losses_.any() || core_.rails_stuck || leaving_ != 0;
   return happened;
 }
 
@@ -202,8 +209,8 @@ void Engine::warm_up(const Route& route) const {
 
 // ---- Peers ----
 
-void Engine::check_on(int peer) {
-  if (const auto found = flow(peer)) check_on(*(*found)->route);
+void Engine::check_on(std::uint32_t id) {
+  if (const auto found = flow(id)) check_on(*(*found)->route);
 }
 
 void Engine::use_directly(Flow& flow) {
@@ -213,10 +220,9 @@ void Engine::use_directly(Flow& flow) {
   watched_.watch(*flow.route);
 }
 
-void Engine::wake_peer(int peer) {
-  if (peer == core_.rank) return core_.waiting.nudge();
+void Engine::wake_peer(std::uint32_t flow) {
   const ProgressGuard hold(core_.progress_lock);
-  const Flow* const known = existing_flow(peer);
+  const Flow* const known = existing_flow(flow);
   if (known == nullptr || known->failed.load(std::memory_order_relaxed)) return;
   ++core_.counts.direct_wakes;
   for (const Link& link : known->route->links)

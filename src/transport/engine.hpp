@@ -34,6 +34,7 @@ class Engine {
   ProgressLock& progress_lock() { return core_.progress_lock; }
   const Settings& settings() const { return core_.settings; }
   Clock& clock() const { return *core_.clock; }
+  const Identity& identity() const { return core_.identity; }
   std::span<fabric::Rail* const> rails() const { return core_.rails.views(); }
   memory::RegionCache& cache() { return *core_.cache; }
   /// The longest put that travels inside a frame, and the longest body of a message.
@@ -50,18 +51,18 @@ class Engine {
   std::uint64_t outstanding() const { return completions_.outstanding(); }
   bool any_failed() const { return completions_.any_failed(); }
   /// A failed operation to that peer that nobody has asked about, once.
-  std::optional<Error> untold_failure(int peer) const {
-    const Flow* const flow = existing_flow(peer);
-    return flow == nullptr ? std::nullopt : completions_.untold_failure(*flow);
+  std::optional<Error> untold_failure(std::uint32_t flow) const {
+    const Flow* const known = existing_flow(flow);
+    return known == nullptr ? std::nullopt : completions_.untold_failure(*known);
   }
-  /// The flow to a peer if there is one already.
-  Flow* existing_flow(int peer) const { return peers_.existing(peer); }
-  /// The peer that was lost last (not one that has left); -1: none.
+  /// A flow by its id, if there is one already: a world's by `Ranks::flow_of`.
+  Flow* existing_flow(std::uint32_t id) const { return peers_.existing(id); }
+  /// The flow to the rank that was lost last (not one that has left); -1: none.
   int last_lost() const { return losses_.last(); }
   /// Peers whose memory is used past the engine and that do not know it yet: they could not say goodbye.
   std::uint32_t pending_handshakes() const { return handshakes_.pending(); }
   /// For whoever has changed a word that threads of a peer may wait for, past the engine: wakes them.
-  [[gnu::hot]] void wake_peer(int peer);
+  [[gnu::hot]] void wake_peer(std::uint32_t flow);
 
   /// Runs passes until `done` answers true; false when `nanoseconds` have gone by first. `sleepers`: counts those who
   /// sleep, for threads and peers that change what `done` looks at past the engine; null: only passes do.
@@ -83,12 +84,23 @@ class Engine {
   /// Touches what a small message on this route goes through (base/touch.hpp).
   void warm_up(const Route& route) const;
 
+  // ---- Worlds ----
+
+  /// Ids for the flows to so many ranks: a world's, until it has left or they are released.
+  Result<std::uint16_t> reserve_flows(std::size_t ranks) { return peers_.flows().reserve(ranks); }
+  void release_flows(std::uint16_t first, std::size_t ranks) { peers_.flows().release(first, ranks); }
+  /// A world joins: its ranks can be talked to, and may talk to us.
+  const Ranks* join(Ranks ranks);
+  /// Takes leave of its ranks and closes the flows to them. Makes passes, and gives the progress lock up between them.
+  void leave(const Ranks& ranks);
+  std::span<const std::unique_ptr<const Ranks>> worlds() const { return peers_.worlds(); }
+
   // ---- Peers, routes and flows ----
 
-  /// The flow to a peer, connected on first use.
-  Result<Flow*> flow(int peer) { return peers_.flow(peer); }
-  /// Routes and flows of an engine without ranks. `reserve_flow`: an id that no flow has; until it is released, or a
-  /// flow opened with it is closed, nobody else gets it.
+  /// A world's flow by its id, connected on first use.
+  Result<Flow*> flow(std::uint32_t id) { return peers_.flow(id); }
+  /// Routes and flows that are no world's. `reserve_flow`: an id that no flow has; until it is released, or a flow
+  /// opened with it is closed, nobody else gets it.
   const Registry& registry() const { return peers_.registry(); }
   Result<Route*> open_route(RouteParts parts) { return peers_.open_route(std::move(parts)); }
   Result<std::uint16_t> reserve_flow() { return peers_.flows().reserve(); }
@@ -105,7 +117,7 @@ class Engine {
   /// doing. Where the flow has failed already, that was told when it did.
   void begin_shut_out(Flow& cause, const std::string& why) { losses_.begin(*cause.route, why, &cause); }
   /// Finds out whether a peer is still there, also where nothing was ever sent to it: if not, it is lost.
-  void check_on(int peer);
+  void check_on(std::uint32_t flow);
   void check_on(Route& route) { probes_.check_on(route); }
   /// How long this process was away, in all, while its peers' time stood still. Any thread.
   std::int64_t away() const { return health_.away(); }
@@ -211,6 +223,8 @@ class Engine {
     return false;
   }
   [[gnu::noinline, gnu::cold]] void publish();
+  void expect_flows();
+  void part_with_late();
   void retire();
   bool retire(Route& route);
   static void log_ended(const Flow& flow);

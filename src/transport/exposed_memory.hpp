@@ -18,8 +18,11 @@ class ExposedMemory {
   Result<std::uint32_t> expose(const ExposedRegion& region) { return regions_.insert(region); }
   /// When this returns, no word of it is being changed any more either.
   void conceal(std::uint32_t id);
-  /// Null: there is none of that id (any more).
-  const ExposedRegion* find(std::uint32_t id) const { return regions_.find(id); }
+  /// Null: there is none of that id (any more) for ranks of that world.
+  const ExposedRegion* find(std::uint32_t id, const Ranks* world) const {
+    const ExposedRegion* const found = regions_.find(id);
+    return found != nullptr && (found->world == nullptr || found->world == world) ? found : nullptr;
+  }
 
   /// Words in the memory of GPUs. Whoever begins a change and does not wait for it sees to it that a pass is made
   /// (`Waiting::nudge_later`).

@@ -13,12 +13,14 @@
 namespace railyard::transport {
 
 class MirroredWords;
+struct Ranks;
 
 struct ExposedRegion {
   std::span<std::byte> memory;
   std::span<std::uint64_t> signals;
   int device = -1;                    ///< the GPU that `memory` is of; -1: the host
   MirroredWords* mirrored = nullptr;  ///< the signals lie on a GPU, and `signals` is what the host sees of them
+  const Ranks* world = nullptr;       ///< whose ranks alone may touch it; null: any peer
 };
 
 /// Copies into the exposed region. False: outside it, or memory of a GPU, which no frame brings bytes for.

@@ -94,12 +94,12 @@ std::optional<Failure> FailureLog::look_up(std::uint64_t number) {
   return Failure{.number = number, .cause = FailureCause::too_old, .told = true};
 }
 
-std::optional<Failure> FailureLog::take_untold(int peer) {
+std::optional<Failure> FailureLog::take_untold(const void* flow) {
   if (untold_.load(std::memory_order_relaxed) == 0) return std::nullopt;
   const std::lock_guard lock(mutex_);
   std::optional<Failure> first;
   for (auto& [number, failure] : failures_) {
-    if (failure.told || (peer >= 0 && failure.peer != peer)) continue;
+    if (failure.told || (flow != nullptr && failure.flow != flow)) continue;
     failure.told = true;
     untold_.fetch_sub(1, std::memory_order_relaxed);
     if (!first) first = failure;

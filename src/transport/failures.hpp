@@ -34,7 +34,8 @@ struct Failure {
   int peer = -1;
   std::uint32_t sequence = 0;
   FailureCause cause = FailureCause::none;
-  bool told = false;  ///< somebody has asked
+  bool told = false;           ///< somebody has asked
+  const void* flow = nullptr;  ///< of an operation in a slot: compared, never followed
 };
 /// Names the peer, the operation, its sequence number and the cause.
 Error to_error(const Failure& failure);
@@ -53,8 +54,8 @@ class FailureLog {
     if (number > newest_.load(std::memory_order_relaxed)) return std::nullopt;
     return look_up(number);
   }
-  /// The first failure that nobody has asked about; all of them then count as told. `peer` -1: of any.
-  std::optional<Failure> take_untold(int peer = -1);
+  /// The first failure that nobody has asked about; all of them then count as told. `flow`: of that one alone.
+  std::optional<Failure> take_untold(const void* flow = nullptr);
 
  private:
   std::optional<Failure> look_up(std::uint64_t number);

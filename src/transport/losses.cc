@@ -137,17 +137,19 @@ void Losses::tell(Route& route) {
     flow->parting ? log_info("{}", error.message()) : log_warn("{}", error.message());
     completions_.fail(*flow, std::move(error));
   }
-  last_.store(route.peer, std::memory_order_release);
+  if (route.world == nullptr) return;
+  last_.store(static_cast<int>(route.world->flow_of(route.peer)), std::memory_order_release);
   // The others may wait for it without having sent it anything. Each finds out for itself.
-  if (core_.size > 0) gossip_.push_back(route.peer);
+  gossip_.push_back({route.world, route.peer});
   core_.has_chores = true;
 }
 
 void Losses::spread_gossip() {
-  for (const int peer : gossip_) {
-    const wire::RecordHeader record{wire::RecordKind::lost, 0, 0, 0, static_cast<std::uint64_t>(peer)};
+  for (const auto& [world, rank] : gossip_) {
+    const wire::RecordHeader record{wire::RecordKind::lost, 0, 0, 0, static_cast<std::uint64_t>(rank)};
     for (const auto& flow : peers_.flows().all()) {
-      if (!flow->failed.load(std::memory_order_relaxed)) reports_.send_notice(*flow, record);
+      if (flow->route->world == world && !flow->failed.load(std::memory_order_relaxed))
+        reports_.send_notice(*flow, record);
     }
   }
   gossip_.clear();

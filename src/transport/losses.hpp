@@ -32,7 +32,7 @@ class Losses {
   /// fence that holds has let everything through that will ever come. Whether any ended.
   bool end();
 
-  /// The peer that was lost last (not one that has left); -1: none. Any thread.
+  /// The flow id of the rank that was lost last (not one that has left); -1: none. Any thread.
   int last() const { return last_.load(std::memory_order_acquire); }
 
  private:
@@ -49,7 +49,11 @@ class Losses {
   Completions& completions_;
   Reports& reports_;
   std::vector<Route*> losing_;
-  std::vector<int> gossip_;  ///< lost peers that the others have not been told of
+  struct Lost {
+    const Ranks* world = nullptr;
+    int rank = -1;
+  };
+  std::vector<Lost> gossip_;  ///< that the other ranks have not been told of
   std::atomic<int> last_{-1};
 };
 

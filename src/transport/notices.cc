@@ -45,7 +45,7 @@ void Notices::on_notice(Flow& flow, const wire::FrameHeader& header) {
       flow.route->leave_heard = true;
       return;
     case wire::RecordKind::lost:
-      return on_gossip(record.header.offset);
+      return on_gossip(*flow.route, record.header.offset);
     default:
       ++core_.counts.dropped_malformed;
   }
@@ -94,11 +94,13 @@ void Notices::on_fence(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, Los
   }
 }
 
-void Notices::on_gossip(std::uint64_t peer) {
-  if (peer >= static_cast<std::uint64_t>(core_.size)) {
+void Notices::on_gossip(const Route& from, std::uint64_t rank) {
+  const Ranks* const world = from.world;
+  if (world == nullptr || rank >= static_cast<std::uint64_t>(world->size)) {
     ++core_.counts.dropped_malformed;
-  } else if (static_cast<int>(peer) != core_.rank) {
-    if (const auto found = parts_.peers.flow(static_cast<int>(peer))) parts_.probes.check_on(*(*found)->route);
+  } else if (static_cast<int>(rank) != world->own) {
+    const auto found = parts_.peers.flow(world->flow_of(static_cast<int>(rank)));
+    if (found) parts_.probes.check_on(*(*found)->route);
   }
 }
 
@@ -166,32 +168,39 @@ bool Notices::answer_leave(Route& route) {
   return true;
 }
 
-void Notices::say_goodbye(const std::function<bool()>& pass) {
+void Notices::say_goodbye(const std::function<bool()>& pass, const Ranks* only) {
   if (!core_.failover) return;
   Clock& clock = *core_.clock;
   const auto pass_or_idle = [&] {
     if (!pass()) clock.idle();
   };
+  const auto meant = [only](const Route& route) { return only == nullptr || route.world == only; };
   // Whose memory was used past us may not be connected yet: it could not hear it.
   const std::int64_t until = clock.now() + Handshakes::kLongest;
-  while (parts_.handshakes.pending() != 0 && clock.now() < until) pass_or_idle();
+  const auto begun = [&](const std::unique_ptr<Route>& route) {
+    return meant(*route) && !route->handshake_done && used_directly(*route);
+  };
+  while (parts_.handshakes.pending() != 0 && clock.now() < until &&
+         std::ranges::any_of(parts_.peers.registry().routes(), begun))
+    pass_or_idle();
   // Said over every link, and again until it is heard: a peer that misses it would take us for lost. Some do not listen
   // now; nobody waits for them for long.
   const auto met = [](const Flow* flow) { return flow->sender.acknowledged() != 0 || flow->receiver.next() != 0; };
-  const auto deaf = [&met](const std::unique_ptr<Route>& route) {
-    return (route->handshake_done || std::ranges::any_of(route->flows, met)) && !route->leave_heard &&
+  const auto deaf = [&](const std::unique_ptr<Route>& route) {
+    // Channels have taken leave one by one.
+    return route->world != nullptr && meant(*route) &&
+           (route->handshake_done || std::ranges::any_of(route->flows, met)) && !route->leave_heard &&
            may_hear(*route) && control_flow(*route) != nullptr && std::ranges::any_of(route->links, &Link::up);
   };
-  const auto say = [this](const auto& wanted) {
+  const auto say = [this, &meant](const auto& wanted) {
     for (const auto& flow : parts_.peers.flows().all()) {
-      if (flow->failed.load(std::memory_order_relaxed) || !wanted(*flow->route)) continue;
+      if (flow->failed.load(std::memory_order_relaxed) || !meant(*flow->route) || !wanted(*flow->route)) continue;
       for (Link& link : flow->route->links) {
         if (link.up()) parts_.reports.send_notice(*flow, link, {wire::RecordKind::leave, 0, 0, 0, 0});
       }
     }
   };
   say(may_hear);
-  if (core_.size == 0) return;  // channels have taken leave one by one
   const std::int64_t end = clock.now() + kMostLeave;
   std::int64_t said = clock.now();
   for (int i = 0; i < kMostLeavePasses && std::ranges::any_of(parts_.peers.registry().routes(), deaf); ++i) {

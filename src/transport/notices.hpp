@@ -41,7 +41,7 @@ class Notices {
   /// Answers pings and goodbyes. Whether anything left.
   bool answer();
   /// Tells the peers that this process leaves, and waits a little until they have heard it. `pass` makes one.
-  void say_goodbye(const std::function<bool()>& pass);
+  void say_goodbye(const std::function<bool()>& pass, const Ranks* only = nullptr);
   /// The route goes.
   void forget(const Route& route) { std::erase(owing_, &route); }
 
@@ -49,7 +49,7 @@ class Notices {
   void on_ping(Route& route, const wire::RecordHeader& record);
   void on_fence(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, LossCause cause);
   void on_leave(Flow& flow, std::uint32_t sequence);
-  void on_gossip(std::uint64_t peer);
+  void on_gossip(const Route& from, std::uint64_t rank);
   void owe(Route& route);
   void open_way_back(Route& route, wire::LinkEnds ends);
   bool may_answer(const Pong& pong) const;

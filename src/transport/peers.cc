@@ -11,17 +11,19 @@
 namespace railyard::transport {
 namespace {
 
-constexpr std::size_t kMostFlows = 32768;  // of an engine without ranks
+constexpr std::size_t kMostDeparted = 16;  // worlds
 constexpr std::size_t kMostLinks = 64;     // to one peer: as many as the scheduler's set of tried ones holds
 /// Longest chunk between memory of GPUs: a copy of it takes 40 us within one, and 1.3 ms between two over PCIe.
 constexpr std::size_t kDeviceChunk = std::size_t{64} << 20U;
 
-std::uint64_t session(const Identity& from, const Identity& to) {
-  // FNV-1a over both identities, which are random and known to the job alone: both ends mean the same two processes.
+std::uint64_t session(const Identity& from, const Identity& to, std::uint64_t world) {
+  // FNV-1a over both identities, which are random and known to the job alone, and the world's number: both ends mean
+  // the same two processes in the same world.
   std::uint64_t hash = 14695981039346656037U;
   for (const auto* identity : {&from, &to}) {
     for (const std::uint8_t byte : identity->bytes) hash = (hash ^ byte) * 1099511628211U;
   }
+  for (; world != 0; world >>= 8U) hash = (hash ^ (world & 0xffU)) * 1099511628211U;
   return hash;
 }
 
@@ -36,38 +38,102 @@ void choose_links(Flow& flow, std::uint64_t number) {
 
 }  // namespace
 
-Peers::Peers(Core& core, Links& links)
-    : core_(core), links_(links), flows_(core.size > 0 ? static_cast<std::size_t>(core.size) : kMostFlows) {}
+Peers::Peers(Core& core, Links& links) : core_(core), links_(links), flows_(core.most_flows) {}
 
-/// A world's peer may speak first.
+// ---- Worlds ----
+
+const Ranks* Peers::join(Ranks ranks) {
+  // What comes for these ids from now on is not for a world that had them.
+  const auto shares_ids = [&ranks](const Departed& each) {
+    return each.ids_free && ranks.first_flow < each.ranks->first_flow + each.ranks->size &&
+           each.ranks->first_flow < ranks.first_flow + ranks.size;
+  };
+  std::erase_if(departed_, shares_ids);
+  worlds_.push_back(std::make_unique<const Ranks>(std::move(ranks)));
+  return worlds_.back().get();
+}
+
+void Peers::forget(const Ranks& ranks) {
+  const auto found = std::ranges::find(worlds_, &ranks, &std::unique_ptr<const Ranks>::get);
+  departed_.push_back({std::move(*found), false});
+  worlds_.erase(found);
+}
+
+bool Peers::any_route(const Ranks& world) const {
+  return std::ranges::any_of(registry_.routes(), [&world](const auto& route) { return route->world == &world; });
+}
+
+void Peers::release_ids() {
+  for (Departed& each : departed_) {
+    if (each.ids_free || any_route(*each.ranks)) continue;
+    flows_.release(each.ranks->first_flow, static_cast<std::size_t>(each.ranks->size));
+    each.ids_free = true;
+  }
+  while (departed_.size() > kMostDeparted && departed_.front().ids_free && !any_route(*departed_.front().ranks))
+    departed_.erase(departed_.begin());
+}
+
+const Ranks* Peers::world_of(std::uint32_t flow) const {
+  const auto found = std::ranges::find_if(worlds_, [flow](const auto& ranks) { return ranks->owns(flow); });
+  return found == worlds_.end() ? nullptr : found->get();
+}
+
+Result<Flow*> Peers::flow(std::uint32_t id) {
+  if (Flow* known = existing(id)) return known;
+  const Ranks* const world = world_of(id);
+  if (world == nullptr) return Error(Status::not_found, fmt::format("flow {} is no world's", id));
+  return make_flow(*world, static_cast<int>(id - world->first_flow));
+}
+
+/// A world's peer may speak first: also when the world has left here, which it cannot know.
 Flow* Peers::first_arrival(std::uint32_t id) {
-  if (core_.size == 0) return nullptr;
-  const auto made = make_flow(static_cast<int>(id));
-  return made ? *made : nullptr;
+  const Ranks* world = world_of(id);
+  const bool late = world == nullptr;
+  if (late) {
+    const auto departed = std::ranges::find_if(departed_, [id](const Departed& each) { return each.ranks->owns(id); });
+    if (departed == departed_.end()) return nullptr;
+    world = departed->ranks.get();
+  }
+  const auto made = make_flow(*world, static_cast<int>(id - world->first_flow));
+  if (!made) return nullptr;
+  if (late) {
+    late_.push_back(*made);
+    core_.has_chores = true;
+  }
+  return *made;
 }
 
 /// A world's flow: both ends know each other's ranks, and name everything by them.
-Result<Flow*> Peers::make_flow(int peer) {
-  auto found = core_.find_peer(peer);
+Result<Flow*> Peers::make_flow(const Ranks& world, int rank) {
+  auto found = world.find(rank);
   if (!found) return std::move(found.error());
   const Identity& self = core_.identity;
-  const RouteName name = RouteName::make(self, found->identity, 0, static_cast<std::uint16_t>(core_.rank),
-                                         static_cast<std::uint16_t>(peer));
-  auto route = open_route(
-      {peer, fmt::format("rank {}", peer), name, {.peer = found->identity, .number = RouteKey::kPrivate}, 0});
+  const RouteName name = RouteName::make(self, found->identity, world.instance, static_cast<std::uint16_t>(world.own),
+                                         static_cast<std::uint16_t>(rank));
+  auto route = open_route({.peer = rank,
+                           .world = &world,
+                           .who = fmt::format("rank {}", rank),
+                           .name = name,
+                           .key = {.peer = found->identity, .number = RouteKey::kPrivate},
+                           .instance = world.instance});
   if (!route) return std::move(route.error());
-  Flow* flow = open_flow({*route, static_cast<std::uint16_t>(peer), static_cast<std::uint16_t>(core_.rank),
-                          session(self, found->identity), session(found->identity, self), nullptr});
-  choose_links(*flow, static_cast<std::uint64_t>(core_.rank + peer));
+  Flow* flow = open_flow({*route, static_cast<std::uint16_t>(world.flow_of(rank)),
+                          static_cast<std::uint16_t>(found->entry.first_flow + world.own),
+                          session(self, found->identity, world.instance),
+                          session(found->identity, self, world.instance), nullptr});
+  choose_links(*flow, static_cast<std::uint64_t>(world.own + rank));
   flow->first_chunk = flow->first_link;
   return flow;
 }
 
+// ---- Routes and flows ----
+
 Result<Route*> Peers::open_route(RouteParts parts) {
-  auto found = core_.find_peer(parts.peer);
+  auto found = parts.world != nullptr ? parts.world->find(parts.peer) : core_.find_peer(parts.peer);
   if (!found) return std::move(found.error());
   auto route = std::make_unique<Route>();
   route->peer = parts.peer;
+  route->world = parts.world;
   route->who = std::move(parts.who);
   route->name = parts.name;
   route->key = parts.key;

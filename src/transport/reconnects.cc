@@ -39,7 +39,7 @@ void Reconnects::try_link(Route& route, Link& link) {
   if (core_.rails.state(link.rail()).down || core_.health_clock < link.attempts.next_try) return;
   LinkHealth& health = link.health;
   if (health.on(LinkEvent::due) != LinkAction::connect) return;
-  const auto peer = core_.find_peer(route.peer);
+  const auto peer = core_.find(route);
   ++health.epoch;
   health.since = core_.health_clock;
   LinkPings& pings = link.pings;

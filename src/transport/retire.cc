@@ -1,14 +1,70 @@
-/// The end of flows and routes. What a rail still holds is waited for: a structure goes when nothing points to it.
+/// The end of worlds, flows and routes. What a rail still holds is waited for: a structure goes when nothing points to
+/// it.
 #include <algorithm>
 
 #include "base/log.hpp"
 #include "transport/engine.hpp"
 
 namespace railyard::transport {
+namespace {
+
+/// For how long, in nanoseconds, a rank that spoke too late is told so.
+constexpr std::int64_t kMostLateGoodbye = 1'000'000'000;
+
+}  // namespace
 
 void Engine::log_ended(const Flow& flow) {
   log_debug("flow {} to {}: ended, {} operations completed", flow.id, flow.route->who,
             flow.completed.load(std::memory_order_relaxed));
+}
+
+const Ranks* Engine::join(Ranks ranks) {
+  const Ranks* const joined = peers_.join(std::move(ranks));
+  expect_flows();
+  return joined;
+}
+
+void Engine::leave(const Ranks& ranks) {
+  notices_.say_goodbye(
+      [this] {
+        const bool moved = progress();
+        core_.progress_lock.give();  // other worlds and channels go on meanwhile
+        if (!moved) core_.clock->idle();
+        core_.progress_lock.take();
+        return true;
+      },
+      &ranks);
+  for (std::uint32_t id = ranks.first_flow; ranks.owns(id); ++id) {
+    if (Flow* const flow = existing_flow(id)) close_flow(*flow);
+  }
+  core_.rails.ring();
+  peers_.forget(ranks);
+  retire();
+  expect_flows();
+}
+
+/// Says goodbye to ranks that spoke for the first time when this process had left their world.
+void Engine::part_with_late() {
+  std::erase_if(peers_.late(), [this](Flow* flow) {
+    Route& route = *flow->route;
+    const bool over = route.leave_heard || route.over || route.loss.on || flow->failed.load(std::memory_order_relaxed);
+    if (over || core_.health_clock - flow->head_since > kMostLateGoodbye) {
+      close_flow(*flow);
+      return true;
+    }
+    if (core_.now - flow->goodbye_at < core_.deadline_floor) return false;
+    for (Link& link : route.links) {
+      if (link.up() && reports_.send_notice(*flow, link, {wire::RecordKind::leave, 0, 0, 0, 0}))
+        flow->goodbye_at = core_.now;
+    }
+    return false;
+  });
+}
+
+void Engine::expect_flows() {
+  std::size_t flows = 0;
+  for (const auto& world : peers_.worlds()) flows += static_cast<std::size_t>(world->size);
+  core_.expect_flows(flows);
 }
 
 void Engine::close_flow(Flow& flow) {
@@ -48,6 +104,7 @@ void Engine::retire() {
     if (retire(*route)) over.push_back(route.get());
   }
   for (Route* route : over) peers_.registry().remove(*route);
+  peers_.release_ids();
 }
 
 bool Engine::retire(Route& route) {

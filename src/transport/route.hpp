@@ -14,6 +14,7 @@
 namespace railyard::transport {
 
 struct Flow;
+struct Ranks;
 
 /// A ping to be answered.
 struct Pong {
@@ -76,8 +77,9 @@ struct Loss {
 
 struct Route {
   // Who.
-  int peer = -1;
-  std::string who;  ///< "rank 3": for messages
+  int peer = -1;                 ///< its rank, in a world; else what `find_peer` is asked for
+  const Ranks* world = nullptr;  ///< null: a route of channels
+  std::string who;               ///< "rank 3": for messages
   RouteName name;
   RouteKey key;
   std::uint64_t instance = 0;  ///< made anew with every route: both ends mean the same one

@@ -45,7 +45,8 @@ class Slots {
   /// Ends the operation in the slot: its tickets answer from now on, and the slot may be used again.
   void finish(std::uint32_t index, FailureCause cause) {
     Slot& slot = slots_[index];
-    if (cause != FailureCause::none) failures_.record({number(index), slot.content.peer, 0, cause});
+    if (cause != FailureCause::none)
+      failures_.record({number(index), slot.content.peer, 0, cause, false, slot.content.flow});
     slot.content = {};
     // Release: whoever sees that the number is gone sees the bytes or the value that the operation brought.
     slot.number.store(0, std::memory_order_release);

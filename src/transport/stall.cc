@@ -40,9 +40,9 @@ std::string describe_flow(const Engine& engine, const Flow& flow) {
   return text;
 }
 
-std::string describe_peer(Engine& engine, int rank) {
+std::string describe_peer(Engine& engine, std::uint32_t id) {
   const ProgressGuard hold(engine.progress_lock());
-  const Flow* const flow = engine.existing_flow(rank);
+  const Flow* const flow = engine.existing_flow(id);
   return flow == nullptr ? std::string("nothing was ever sent to it") : describe_flow(engine, *flow);
 }
 

@@ -15,7 +15,7 @@ namespace railyard::transport {
 /// How the flow to a peer stands: sequence, credits, rails, when it was last heard of. Progress lock held.
 std::string describe_flow(const Engine& engine, const Flow& flow);
 /// The same for a rank. Takes the progress lock.
-std::string describe_peer(Engine& engine, int rank);
+std::string describe_peer(Engine& engine, std::uint32_t id);
 
 /// A wait that has taken a while already.
 class LongWait {

@@ -20,7 +20,7 @@ Applier::Applied Applier::begin_put(Flow& flow, const ExposedRegion& region, con
   std::byte* const to = region.memory.data() + record.header.offset;
   wire::RecordReader::Record next;
   if (rest.next(next) && next.joined && next.header.kind == wire::RecordKind::signal) {
-    const ExposedRegion* const signals = memory_.find(next.header.exposed_region);
+    const ExposedRegion* const signals = memory_.find(next.header.exposed_region, flow.route->world);
     if (signals != nullptr && signals->mirrored != nullptr && signals->mirrored->device() == region.device &&
         memory_.words().store_ahead(to, region.device, body.operand))
       return Applied::yes;

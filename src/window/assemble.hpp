@@ -16,6 +16,8 @@
 
 namespace railyard {
 
+class Membership;
+
 struct WorldParts {
   Settings settings;
   Clock* clock = nullptr;
@@ -29,16 +31,24 @@ struct WorldParts {
 class WorldAssembly {
  public:
   static Result<WorldAssembly> begin(WorldParts parts);
+  WorldAssembly(WorldAssembly&&) noexcept;
+  WorldAssembly& operator=(WorldAssembly&&) noexcept;
+  ~WorldAssembly();
+
   std::vector<std::byte> contribution() const;
   Result<World> finish(std::span<const std::vector<std::byte>> all);
 
  private:
-  explicit WorldAssembly(WorldParts parts) : parts_(std::move(parts)) {}
-  WorldParts parts_;
+  WorldAssembly(std::unique_ptr<Membership> membership, int rank, int size);
+  std::unique_ptr<Membership> membership_;
+  int rank_;
+  int size_;
 };
 
 /// A world over rails of its own, whose ranks meet by `bootstrap`, which must outlive it. Collective.
 Result<World> open_world(const Settings& settings, Bootstrap& bootstrap);
+/// The same over those of a context.
+Result<World> open_world(Context& context, Bootstrap& bootstrap);
 
 class WindowAssembly {
  public:

@@ -14,7 +14,7 @@ constexpr std::size_t kMostWarm = 4;  ///< ranks whose parts are touched: with m
 
 bool WindowState::begin_touching(int rank) {
   const transport::ProgressGuard hold(engine_.progress_lock());
-  const auto flow = engine_.flow(peer(rank));
+  const auto flow = engine_.flow(flow_of(rank));
   if (!flow) return false;  // the engine's own way says why
   engine_.use_directly(**flow);
   return (*flow)->outstanding.load(std::memory_order_relaxed) == 0 && !(*flow)->failed.load(std::memory_order_relaxed);
@@ -39,7 +39,7 @@ void WindowState::put_traced(const DirectPart& part, const Put& request) {
 
 void WindowState::note_direct(int rank, transport::EngineTrace::What what, std::size_t bytes,
                               std::int64_t began) const {
-  engine_.trace().direct(peer(rank), what, bytes, began, use_.number());
+  engine_.trace().direct(world_.world_rank(rank), what, bytes, began, use_.number());
 }
 
 bool WindowState::atomic_directly(const DirectPart& part, std::size_t offset, std::uint8_t code,

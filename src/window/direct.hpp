@@ -40,7 +40,7 @@ inline constexpr std::size_t kBytesPerLook = 1024;
   if (request.signal != nullptr) {
     apply_signal(signals_of(part, request), request.signal->index, request.signal->op, request.signal->value);
     if (part.sleepers->any()) [[unlikely]]
-      engine_.wake_peer(peer(request.rank));
+      wake(request.rank);
   }
   if (request.counter != nullptr) count(*request.counter);
   if (part.heap) used_directly(DirectUse::What::put, request.bytes);

@@ -92,7 +92,7 @@ Result<void> WindowState::import(int rank, std::span<const std::byte> descriptio
                  fmt::format("import: these {} bytes describe no memory of rank {}", description.size(), rank), where);
   }
   // Keys are looked up by the rails that the peer has told of.
-  const auto known = base_.directory.find(world_.peer(rank));
+  const auto known = world_.membership->directory().find(world_.world_rank(rank));
   if (!known) return known.error().copy();
   if (known->rails.size() != rails) {
     return Error(Status::invalid,
@@ -130,8 +130,8 @@ Result<void> WindowState::store_pair(WorldState& world, void* to, std::uint64_t 
     std::atomic_ref<std::uint64_t>(words[1]).store(flag, std::memory_order_release);
     return {};
   }
-  const std::lock_guard lock(world.base().copies_mutex);
-  fabric::DeviceCopies& copies = world.base().copies;
+  const std::lock_guard lock(world.home().copies_mutex);
+  fabric::DeviceCopies& copies = world.home().copies;
   if (auto stored = copies.copy_now(words, device->device, &value, -1, sizeof value); !stored) return stored;
   return copies.copy_now(words + 1, device->device, &flag, -1, sizeof flag);
 }

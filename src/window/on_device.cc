@@ -21,8 +21,8 @@ Result<void> WindowState::copy_at_home(const char* call, void* to, const void* f
     std::memmove(to, from, bytes);
     return {};
   }
-  const std::lock_guard lock(base_.copies_mutex);
-  auto copied = base_.copies.copy_now(to, to_device ? to_device->device : -1, from,
+  const std::lock_guard lock(home_.copies_mutex);
+  auto copied = home_.copies.copy_now(to, to_device ? to_device->device : -1, from,
                                       from_device ? from_device->device : -1, bytes);
   if (copied) return {};
   return Error(copied.status(), fmt::format("{}: {}", call, copied.error().message()),
@@ -49,12 +49,12 @@ Result<Ticket> WindowState::put_at_home(const Put& request) {
 
 Result<void> WindowState::zero(const char* what, std::span<std::byte> device_memory, int device) {
   const std::vector<std::byte> zeros(std::min<std::size_t>(device_memory.size(), fabric::DeviceCopies::kBounceBytes));
-  const std::lock_guard lock(base_.copies_mutex);
-  auto copied = base_.copies.copy_now(device_memory.data(), device, zeros.data(), -1, zeros.size());
+  const std::lock_guard lock(home_.copies_mutex);
+  auto copied = home_.copies.copy_now(device_memory.data(), device, zeros.data(), -1, zeros.size());
   // What is zero already is copied behind itself.
   for (std::size_t done = zeros.size(); copied && done < device_memory.size();) {
     const std::size_t bytes = std::min(done, device_memory.size() - done);
-    copied = base_.copies.copy_now(device_memory.data() + done, device, device_memory.data(), device, bytes);
+    copied = home_.copies.copy_now(device_memory.data() + done, device, device_memory.data(), device, bytes);
     done += bytes;
   }
   if (copied) return {};

@@ -318,7 +318,7 @@ Result<Ticket> WindowState::atomic_natively(const char* call, int rank, std::siz
 }
 
 std::string WindowState::waits_for(const char* call, int rank) {
-  return fmt::format("{} for rank {}: {}", call, rank, transport::describe_peer(engine_, peer(rank)));
+  return fmt::format("{} for rank {}: {}", call, rank, transport::describe_peer(engine_, flow_of(rank)));
 }
 
 Error WindowState::timed_out(const char* call, int rank, std::int64_t nanoseconds) {

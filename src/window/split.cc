@@ -10,16 +10,16 @@
 
 namespace railyard {
 
-int WorldState::rank_of(int peer) const {
-  if (members.empty()) return peer;
-  const auto found = std::ranges::find(members, peer);
+int WorldState::rank_of(int world_rank) const {
+  if (members.empty() || world_rank < 0) return world_rank;
+  const auto found = std::ranges::find(members, world_rank);
   return found == members.end() ? -1 : static_cast<int>(found - members.begin());
 }
 
 namespace window_detail {
 
 Error WindowState::in_our_terms(Error error) const {
-  if (world_.members.empty()) return error;
+  if (!world_.is_part()) return error;
   Error::Where where = error.where();
   const int named = where.peer;
   where.peer = world_.rank_of(named);
@@ -31,7 +31,10 @@ Error WindowState::in_our_terms(Error error) const {
 
 int WindowState::lost_rank() const {
   const int last = engine_.last_lost();
-  if (last < 0 || world_.members.empty()) return last;
+  if (last < 0) return -1;
+  const transport::Ranks& ranks = world_.membership->ranks();
+  const auto flow = static_cast<std::uint32_t>(last);
+  if (!world_.is_part() && ranks.owns(flow)) return static_cast<int>(flow - ranks.first_flow);
   for (int rank = 0; rank < world_.size; ++rank) {
     const transport::Flow* const flow = existing_flow(rank);
     if (flow == nullptr || !flow->failed.load(std::memory_order_acquire)) continue;
@@ -42,7 +45,8 @@ int WindowState::lost_rank() const {
 }
 
 std::uint64_t WindowState::outstanding() const {
-  if (world_.members.empty()) return engine_.outstanding();
+  const std::uint64_t all = engine_.outstanding();
+  if (all == 0 || (!world_.is_part() && world_.home().alone())) return all;
   std::uint64_t sum = 0;
   for (int rank = 0; rank < world_.size; ++rank) {
     const transport::Flow* const flow = existing_flow(rank);
@@ -182,13 +186,13 @@ Result<std::optional<World>> World::split(int color, int key) {
   }
 
   auto state = std::make_shared<WorldState>();
-  state->opened = here.base().shared_from_this();
-  state->engine = here.engine;
+  state->membership = here.membership;
+  state->first_flow = here.first_flow;
   state->shares_memory = here.shares_memory;
   state->size = static_cast<int>(same->size());
   for (const Choice& each : *same) {
     if (each.rank == here.rank) state->rank = static_cast<int>(state->members.size());
-    state->members.push_back(here.peer(each.rank));
+    state->members.push_back(here.world_rank(each.rank));
   }
   World made = WorldAccess::make(state);
   auto assembly = WindowAssembly::begin(made, sizeof(SubWorldBootstrap::Page), {.signals = 0, .counters = 0});
@@ -204,12 +208,16 @@ Result<std::optional<World>> World::split(int color, int key) {
   return std::optional<World>(std::move(made));
 }
 
-int World::world_rank(int rank) const noexcept { return rank >= 0 && rank < state_->size ? state_->peer(rank) : -1; }
+int World::world_rank(int rank) const noexcept {
+  return rank >= 0 && rank < state_->size ? state_->world_rank(rank) : -1;
+}
 
 int World::translate(int rank, const World& other) const noexcept {
-  if (state_->engine != other.state_->engine) return -1;
-  const int peer = world_rank(rank);
-  return peer < 0 ? -1 : other.state_->rank_of(peer);
+  const int here = world_rank(rank);
+  if (here < 0) return -1;
+  const Membership& mine = *state_->membership;
+  const Membership& theirs = *other.state_->membership;
+  return other.state_->rank_of(&mine == &theirs ? here : theirs.rank_of(mine.identity_of(here)));
 }
 
 }  // namespace railyard

@@ -12,7 +12,7 @@ template <typename Attempt>
   Error error;
   const auto once = [&] {
     const transport::ProgressGuard hold(engine_.progress_lock());
-    const auto flow = engine_.flow(peer(rank));
+    const auto flow = engine_.flow(flow_of(rank));
     if (!flow) {
       error = in_our_terms(flow.error().copy());
       return Outcome::broken;

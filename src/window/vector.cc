@@ -201,7 +201,7 @@ Result<Ticket> WindowState::put_blocks(const char* call, int rank, const Blocks&
     const std::size_t bytes = copy_blocks(*peer.direct, blocks, true);
     if (signal != nullptr) {
       apply_signal(peer.direct->data, signal->index, signal->op, signal->value);
-      if (peer.direct->sleepers->any()) engine_.wake_peer(this->peer(rank));
+      if (peer.direct->sleepers->any()) wake(rank);
     }
     if (peer.direct->heap) used_directly(DirectUse::What::put, bytes);
     using What = transport::EngineTrace::What;

@@ -51,7 +51,7 @@ bool ask_after(WindowState& state, int rank) {
   const transport::ProgressGuard hold(state.engine().progress_lock());
   const transport::Flow* flow = state.existing_flow(rank);
   if (flow != nullptr && flow->route->concerned_since != 0) return false;
-  state.engine().check_on(state.peer(rank));
+  state.engine().check_on(state.flow_of(rank));
   return true;
 }
 
@@ -134,12 +134,12 @@ class SignalWait {
     std::string text = fmt::format("{}: {}", call, unmet(condition));
     if (condition.from != SignalCondition::kAnyRank) {
       return text + fmt::format(", for rank {}: {}", condition.from,
-                                transport::describe_peer(state_.engine(), state_.peer(condition.from)));
+                                transport::describe_peer(state_.engine(), state_.flow_of(condition.from)));
     }
     int told = 0;
     for (int rank = 0; rank < state_.world().size && told < kMostTold; ++rank) {
       if (state_.is_self(rank) || state_.existing_flow(rank) == nullptr) continue;
-      text += fmt::format("; rank {}: {}", rank, transport::describe_peer(state_.engine(), state_.peer(rank)));
+      text += fmt::format("; rank {}: {}", rank, transport::describe_peer(state_.engine(), state_.flow_of(rank)));
       ++told;
     }
     return text;
@@ -232,7 +232,8 @@ class SignalWait {
   transport::Engine& engine = state.engine();
   const std::int64_t until = patience == INT64_MAX ? INT64_MAX : engine.clock().now() + (patience - part);
   const int named = wait.named();
-  transport::LongWait watched(engine, telemetry::Waiting::signal, named < 0 ? named : state.peer(named), part);
+  transport::LongWait watched(engine, telemetry::Waiting::signal, named < 0 ? named : state.world().world_rank(named),
+                              part);
   do {
     wait.ask();
     watched.look([&] { return wait.describe(call); });

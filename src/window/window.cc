@@ -19,7 +19,7 @@ std::uint64_t load(const std::uint64_t& word) {
 Result<Window> meet(World& world, WindowAssembly assembly) {
   WorldState& state = window_detail::WorldAccess::state(world);
   if (state.bootstrap == nullptr) return Error(Status::unsupported, "this world was assembled: use WindowAssembly");
-  const auto deadline = Deadline::in(std::chrono::milliseconds(state.engine->settings().bootstrap_timeout_ms));
+  const auto deadline = Deadline::in(std::chrono::milliseconds(state.engine().settings().bootstrap_timeout_ms));
   const auto mine = assembly.contribution();
   auto all = state.with_progress([&] { return state.bootstrap->allgather(mine, deadline); });
   if (!all) return std::move(all.error());
@@ -161,7 +161,7 @@ Result<std::uint64_t> Window::wait_counter(std::size_t index, std::uint64_t valu
     if (flow != nullptr && flow->failed.load(std::memory_order_acquire))
       return state_->in_our_terms(flow->error.copy());
     if (in_time && engine.any_failed()) {
-      if (auto failure = engine.untold_failure(state_->peer(rank))) return state_->in_our_terms(std::move(*failure));
+      if (auto failure = engine.untold_failure(state_->flow_of(rank))) return state_->in_our_terms(std::move(*failure));
     }
   }
   if (in_time) engine.wait_until(look, patience);
@@ -300,7 +300,7 @@ Result<void> Window::quiet(int rank, Deadline deadline) {
   }
   if (!done) return state_->timed_out("quiet", rank, state_->nanoseconds(deadline));
   if (engine.any_failed()) {
-    if (auto failure = engine.untold_failure(state_->peer(rank))) return state_->in_our_terms(std::move(*failure));
+    if (auto failure = engine.untold_failure(state_->flow_of(rank))) return state_->in_our_terms(std::move(*failure));
   }
   return {};
 }
@@ -323,7 +323,7 @@ Result<void> Window::quiet(Deadline deadline) {
     }
     if (flow->outstanding.load(std::memory_order_acquire) != 0)
       return state_->timed_out("quiet", rank, state_->nanoseconds(deadline));
-    if (auto failure = engine.untold_failure(state_->peer(rank))) return state_->in_our_terms(std::move(*failure));
+    if (auto failure = engine.untold_failure(state_->flow_of(rank))) return state_->in_our_terms(std::move(*failure));
   }
   return {};
 }

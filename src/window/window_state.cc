@@ -166,7 +166,7 @@ void WindowState::log_made() const {
 void WindowState::shut(bool together) {
   const transport::ProgressGuard hold(engine_.progress_lock());
   if (!parts_.empty()) log_debug("window {}: destroyed", use_.number());
-  base_.remove_window(use_);
+  home_.remove_window(use_);
   if (exposed_region_id_ != 0) engine_.exposed().conceal(exposed_region_id_);
   if (barrier_exposed_region_id_ != 0) engine_.exposed().conceal(barrier_exposed_region_id_);
   exposed_region_id_ = barrier_exposed_region_id_ = 0;
@@ -187,7 +187,7 @@ void WindowState::shut(bool together) {
     engine_.revoke(*region_);
   }
   region_.reset();
-  if (sleepers_ != nullptr) base_.remove_sleepers(sleepers_);
+  if (sleepers_ != nullptr) home_.remove_sleepers(sleepers_);
   sleepers_ = nullptr;
   storage_.reset();
 }
@@ -277,12 +277,13 @@ Result<void> WindowState::begin(std::span<std::byte> memory, std::size_t bytes, 
   if (options.signals > UINT32_MAX) return Error(Status::out_of_range, "more than 2^32 signals in one window");
   if (auto taken = take_memory(memory, bytes, options); !taken) return taken;
   if (on_device_) {
-    if (auto ready = base_.prepare_copies(exposed_region_.memory); !ready) return ready;
+    if (auto ready = home_.prepare_copies(exposed_region_.memory); !ready) return ready;
   }
   if (auto placed = place_words(options); !placed) return placed;
 
   const transport::ProgressGuard hold(engine_.progress_lock());
   use_.bytes = exposed_region_.memory.size();
+  exposed_region_.world = barrier_exposed_region_.world = &world_.membership->ranks();
   if (!exposed_region_.memory.empty()) {
     auto region =
         memory::Region::open(engine_.rails(), exposed_region_.memory, {.remote = true, .bulk = !native_atomics_});
@@ -404,7 +405,7 @@ Result<void> WindowState::finish(std::span<const std::vector<std::byte>> all) {
     if (rank != world_.rank && offer.heap) reach_directly(rank, *offer.heap, offer.signals_in_heap);
   }
   const transport::ProgressGuard hold(engine_.progress_lock());
-  base_.add_sleepers(sleepers_);
+  home_.add_sleepers(sleepers_);
   log_made();
   return {};
 }

@@ -115,8 +115,8 @@ class Blocks;
 
 class WindowState {
  public:
-  explicit WindowState(WorldState& world) : world_(world), base_(world.base()), engine_(*world.engine) {
-    base_.add_window(use_);
+  explicit WindowState(WorldState& world) : world_(world), home_(world.home()), engine_(world.engine()) {
+    home_.add_window(use_);
   }
   ~WindowState() { shut(); }
 
@@ -143,9 +143,9 @@ class WindowState {
   /// An enumeration's value that has no name.
   static Error unknown(const char* call, const char* what, int value, const char* known);
 
-  // The engine has names of its own for the ranks of a sub-world.
-  int peer(int rank) const { return world_.peer(rank); }
-  [[gnu::always_inline]] transport::Flow* existing_flow(int rank) const { return engine_.existing_flow(peer(rank)); }
+  /// The engine's flow to a rank.
+  std::uint32_t flow_of(int rank) const { return world_.flow_of(rank); }
+  [[gnu::always_inline]] transport::Flow* existing_flow(int rank) const { return engine_.existing_flow(flow_of(rank)); }
   /// An error of the engine's with the ranks of this world, its text with both.
   Error in_our_terms(Error error) const;
   /// A rank of this world that is lost (not one that has left); -1: none is.
@@ -165,6 +165,7 @@ class WindowState {
             std::span(storage_->keys).subspan(index_of(rank) * storage_->rails, storage_->rails), part(rank).on_device};
   }
   const transport::ExposedRegion& exposed_region() const { return exposed_region_; }
+  std::uint32_t exposed_region_number() const { return exposed_region_id_; }
   std::span<std::byte> memory() const { return exposed_region_.memory; }
   std::span<std::uint64_t> signals() const { return exposed_region_.signals; }
   std::span<std::uint64_t> counters() const { return counters_; }
@@ -285,8 +286,10 @@ class WindowState {
   }
   /// After a change of a signal here: other threads of this process may sleep until it comes.
   void wake_own() {
-    if (sleepers_->any()) engine_.wake_peer(peer(world_.rank));
+    if (sleepers_->any()) engine_.waiting().nudge();
   }
+  /// After a change of memory that its threads may wait for, past the engine.
+  void wake(int rank) { is_self(rank) ? engine_.waiting().nudge() : engine_.wake_peer(flow_of(rank)); }
   /// What this process stored into peers' memory is there before anything that follows.
   void settle() const {
     if (has_direct_peers_) std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -299,7 +302,8 @@ class WindowState {
   /// over.
   template <typename Wait>
   bool wait_watched(const char* call, int rank, telemetry::Waiting what, std::int64_t nanoseconds, Wait&& wait) {
-    return transport::wait_watched(engine_, nanoseconds, what, peer(rank), wait, [&] { return waits_for(call, rank); });
+    return transport::wait_watched(engine_, nanoseconds, what, world_.world_rank(rank), wait,
+                                   [&] { return waits_for(call, rank); });
   }
   /// The same until the deadline. By default it covers what it takes to find out that the rank is lost (`await_loss`).
   template <typename Wait>
@@ -424,7 +428,7 @@ class WindowState {
   Result<void> submit(const char* call, int rank, Attempt&& attempt);
 
   WorldState& world_;
-  WorldState& base_;  ///< what a sub-world shares with the world it came from
+  WorldEngine& home_;
   transport::Engine& engine_;
   WindowUse use_;
   std::shared_ptr<Storage> storage_;

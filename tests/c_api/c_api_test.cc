@@ -180,6 +180,47 @@ TEST(CApi, AnExistingBootstrapIsPassedIn) {
   for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(lines[rank], 0) << "rank " << rank << ": " << errors[rank];
 }
 
+TEST(CApi, SeveralWorldsShareAContext) {
+  TwoRanks one;
+  TwoRanks two;
+  std::array<int, 2> lines{-1, -1};
+  std::array<std::string, 2> errors;
+  const auto run = [&](int rank) {
+    const auto settings = loopback_settings();
+    const ry_bootstrap first = one.bootstrap(rank);
+    const ry_bootstrap second = two.bootstrap(1 - rank);
+    ry_context* context = nullptr;
+    ry_world* world = nullptr;
+    ry_world* other = nullptr;
+    ry_window* window = nullptr;
+    const auto index = static_cast<std::size_t>(rank);
+    if (ry_context_open(settings.get(), &context) == RY_OK && ry_world_open_on(context, &first, &world) == RY_OK &&
+        ry_world_open_on(context, &second, &other) == RY_OK) {
+      EXPECT_EQ(ry_world_rank(other), 1 - rank);
+      EXPECT_EQ(ry_world_translate(world, 0, other), 1);
+      ry_context_free(context);
+      context = nullptr;
+      ry_world_free(world);
+      world = nullptr;
+      if (ry_window_allocate(other, 1 << 20, nullptr, &window) == RY_OK) {
+        lines[index] = plain_c_exchange(window, ry_world_rank(other));
+        if (lines[index] == 0 && ry_window_close(window, RY_DEFAULT) != RY_OK) lines[index] = -2;
+      }
+    }
+    errors[index] = ry_error_text();
+    ry_window_free(window);
+    ry_world_free(other);
+    ry_world_free(world);
+    ry_context_free(context);
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
+  for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(lines[rank], 0) << "rank " << rank << ": " << errors[rank];
+  ry_world* none = nullptr;
+  EXPECT_EQ(ry_world_open_on(nullptr, nullptr, &none), RY_INVALID);
+}
+
 TEST(CApi, APartOfAWorldOutlivesIt) {
   TwoRanks two_ranks;
   std::array<int, 2> lines{-1, -1};

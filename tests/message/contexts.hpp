@@ -14,6 +14,7 @@
 
 #include "rails.hpp"
 #include "railyard/channel.hpp"
+#include "railyard/context.hpp"
 
 namespace railyard {
 

@@ -117,6 +117,8 @@ TEST(SharingReport, SaysWhoSharesWhichLinks) {
   const auto a = open_context(settings);
   const auto b = open_context(settings);
   ASSERT_TRUE(a && b);
+  EXPECT_EQ(a->report(), "no channel was asked for yet\n");
+  EXPECT_TRUE(a->listen());
   EXPECT_THAT(a->report(), ::testing::StartsWith("engine 0: 0 channels on 0 routes; 0 stale and 0 malformed messages"));
   std::vector<ChannelPair> pairs;
   for (const std::uint32_t service_class : {0U, 0U, 0U, 1U}) {

@@ -22,6 +22,7 @@
 #include "base/random.hpp"
 #include "holdings.hpp"
 #include "railyard/channel.hpp"
+#include "railyard/context.hpp"
 
 namespace {
 

@@ -20,6 +20,7 @@
 
 #include "holdings.hpp"
 #include "railyard/channel.hpp"
+#include "railyard/context.hpp"
 #include "rdma_objects.hpp"
 
 namespace {

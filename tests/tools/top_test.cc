@@ -17,6 +17,7 @@
 #include "base/fd.hpp"
 #include "json_reader.hpp"
 #include "railyard/channel.hpp"
+#include "railyard/context.hpp"
 #include "run_command.hpp"
 #include "telemetry/schema.hpp"
 #include "telemetry/store.hpp"

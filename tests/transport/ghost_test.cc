@@ -111,7 +111,7 @@ class GhostEnd {
     }
     parts.find_peer = [this](int peer) -> Result<PeerAddress> {
       const GhostBoard::End& theirs = board_.ends[static_cast<std::size_t>(peer)];
-      PeerAddress found{ghost_identity(peer), {}};
+      PeerAddress found{ghost_identity(peer), {}, {}};
       for (std::size_t i = 0; i < fabrics_.size(); ++i)
         found.rails.push_back({fabrics_[i], std::span(theirs.address[i]).first(theirs.address_bytes[i])});
       return found;

@@ -86,7 +86,7 @@ TEST(Cost, QuietWithNothingOutstandingAndReadSignalTakeNoLock) {
     must(world.barrier());
     {
       // Somebody else has the progress lock: a call that needs it would not come back.
-      const transport::ProgressGuard hold(window_detail::WorldAccess::state(world).engine->progress_lock());
+      const transport::ProgressGuard hold(window_detail::WorldAccess::state(world).engine().progress_lock());
       std::thread other([&] {
         must(window.quiet());
         must(window.quiet(1 - world.rank()));

@@ -20,7 +20,7 @@ using std::chrono::seconds;
 
 constexpr int kRounds = 20;
 
-transport::Engine& engine_of(World& world) { return *window_detail::WorldAccess::state(world).engine; }
+transport::Engine& engine_of(World& world) { return window_detail::WorldAccess::state(world).engine(); }
 
 /// False: it has not become true in a time that is long for anything.
 template <typename Condition>

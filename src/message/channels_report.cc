@@ -1,7 +1,7 @@
 /// Who shares what, as text.
 #include <fmt/format.h>
 
-#include "message/context_state.hpp"
+#include "message/channels.hpp"
 
 namespace railyard {
 namespace {
@@ -27,7 +27,7 @@ std::string describe(const transport::Route& route, transport::Engine& engine) {
 
 }  // namespace
 
-std::string ContextState::report() {
+std::string Channels::report() {
   std::string text;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     transport::Engine& engine = workers_[i]->engine();

@@ -1,5 +1,5 @@
-/// What a Context holds: its workers, the set-up that connects processes that know nothing of each other, and the
-/// threads that move both on.
+/// Channels: what a context has for its channels: workers, the set-up that connects processes that know nothing of each
+/// other, and the threads that move both on.
 #pragma once
 
 #include <atomic>
@@ -11,23 +11,28 @@
 #include <string>
 #include <vector>
 
+#include "context/context_state.hpp"
 #include "message/channel_setup.hpp"
 #include "message/worker.hpp"
 #include "railyard/channel.hpp"
+#include "railyard/context.hpp"
 #include "transport/progress_thread.hpp"
 
 namespace railyard {
 
-class ContextState {
+class Channels {
  public:
-  static Result<std::unique_ptr<ContextState>> open(const Settings& settings);
-  ~ContextState();
+  static Result<std::shared_ptr<Channels>> open(const ContextState& context);
+  /// A context's: opened when it first listens or connects.
+  static Result<std::shared_ptr<Channels>> of(ContextState& context);
+  Channels(const Channels&) = delete;
+  Channels& operator=(const Channels&) = delete;
+  ~Channels();
 
   Result<std::unique_ptr<Listener>> listen();
   Result<std::unique_ptr<Channel>> connect(Handle& handle, const ConnectOptions& options);
   void abandon(Handle& handle);
-  const Settings& settings() const { return settings_; }
-  ContextStatistics statistics();
+  void add_to(ContextStatistics& statistics);
   std::string report();
 
   message::ChannelSetup& setup() { return *setup_; }
@@ -44,8 +49,8 @@ class ContextState {
     message::Joining joining;
   };
 
-  explicit ContextState(const Settings& settings) : settings_(settings) {}
-  Result<void> start();
+  explicit Channels(const Settings& settings) : settings_(settings) {}
+  Result<void> start(const Identity& identity);
   message::Worker& least_used();
   Result<void> begin(Handle& handle, Attempt attempt);
   Result<std::shared_ptr<ChannelState>> conclude(Attempt& attempt, std::span<const std::byte> welcome);
@@ -62,7 +67,7 @@ class ContextState {
 /// Those who connect to one listener.
 class ListenerState final : public message::Host {
  public:
-  explicit ListenerState(ContextState& context) : context_(context) {}
+  explicit ListenerState(Channels& context) : context_(context) {}
   ~ListenerState() override;
 
   Result<void> start();
@@ -80,7 +85,7 @@ class ListenerState final : public message::Host {
   };
   static void turn_away(InboundChannel inbound);
 
-  ContextState& context_;
+  Channels& context_;
   Handle handle_;
   bool open_ = false;
   std::mutex mutex_;

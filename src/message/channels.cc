@@ -1,3 +1,5 @@
+#include "message/channels.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include "base/entropy.hpp"
 #include "base/log.hpp"
 #include "fabric/rail.hpp"
-#include "message/context_state.hpp"
 #include "message/handle.hpp"
 
 namespace railyard {
@@ -49,20 +50,23 @@ std::uint32_t workers_for(const Settings& settings, std::span<const std::unique_
 
 }  // namespace
 
-Result<std::unique_ptr<ContextState>> ContextState::open(const Settings& settings) {
-  apply_log_settings(settings);
-  log_changed_settings(settings);
-  std::unique_ptr<ContextState> context(new ContextState(settings));
-  if (auto started = context->start(); !started) return std::move(started.error());
-  return context;
+Result<std::shared_ptr<Channels>> Channels::open(const ContextState& context) {
+  std::shared_ptr<Channels> channels(new Channels(context.settings));
+  if (auto started = channels->start(context.identity); !started) return std::move(started.error());
+  return channels;
 }
 
-Result<void> ContextState::start() {
+Result<std::shared_ptr<Channels>> Channels::of(ContextState& context) {
+  return context.part(
+      &ContextState::channels, [&context] { return open(context); },
+      [](Channels& channels, ContextStatistics& statistics) { channels.add_to(statistics); });
+}
+
+Result<void> Channels::start(const Identity& identity) {
   auto setup = message::ChannelSetup::open(settings_, steady_clock());
   if (!setup) return std::move(setup.error());
   setup_ = std::move(*setup);
   static_cast<void>(accelerator::may_have_gpus());  // messages may lie in their memory
-  const Identity identity = Identity::make();
   for (std::uint32_t worker_index = 0, count = 1; worker_index < count; ++worker_index) {
     auto rails = fabric::open_rails(settings_);
     if (!rails) return std::move(rails.error());
@@ -108,7 +112,7 @@ Result<void> ContextState::start() {
   return {};
 }
 
-ContextState::~ContextState() {
+Channels::~Channels() {
   // What was closed a moment ago still has its disconnects under way, and perhaps messages whose sends are done.
   const std::int64_t began = steady_clock().now();
   const std::int64_t most = std::max(kDisconnectWait, std::int64_t{settings_.timeout_ms} * 1'000'000);
@@ -128,9 +132,9 @@ ContextState::~ContextState() {
 
 // ---- Connecting ----
 
-message::Worker& ContextState::least_used() { return worker_for(next_worker_.fetch_add(1, std::memory_order_relaxed)); }
+message::Worker& Channels::least_used() { return worker_for(next_worker_.fetch_add(1, std::memory_order_relaxed)); }
 
-Result<void> ContextState::begin(Handle& handle, Attempt attempt) {
+Result<void> Channels::begin(Handle& handle, Attempt attempt) {
   auto begun = setup_->begin(handle, attempt.worker->hello(attempt.joining));
   if (!begun) {
     const transport::ProgressGuard hold(attempt.worker->engine().progress_lock());
@@ -142,14 +146,14 @@ Result<void> ContextState::begin(Handle& handle, Attempt attempt) {
   return {};
 }
 
-Result<std::shared_ptr<ChannelState>> ContextState::conclude(Attempt& attempt, std::span<const std::byte> welcome) {
+Result<std::shared_ptr<ChannelState>> Channels::conclude(Attempt& attempt, std::span<const std::byte> welcome) {
   const transport::ProgressGuard hold(attempt.worker->engine().progress_lock());
   auto channel = attempt.worker->conclude(attempt.joining, welcome);
   if (!channel) attempt.worker->abandon(attempt.joining);
   return channel;
 }
 
-Result<std::unique_ptr<Channel>> ContextState::connect(Handle& handle, const ConnectOptions& options) {
+Result<std::unique_ptr<Channel>> Channels::connect(Handle& handle, const ConnectOptions& options) {
   if (!setup_->begun(handle)) {
     Attempt attempt;
     attempt.worker = &least_used();
@@ -193,7 +197,7 @@ Result<std::unique_ptr<Channel>> ContextState::connect(Handle& handle, const Con
   return wrap(std::move(*channel));
 }
 
-void ContextState::abandon(Handle& handle) {
+void Channels::abandon(Handle& handle) {
   if (!setup_->begun(handle)) return;
   const std::uint64_t id = message::handshake_of(handle);
   setup_->abandon(handle);
@@ -205,8 +209,7 @@ void ContextState::abandon(Handle& handle) {
   worker.abandon(found.mapped().joining);
 }
 
-ContextStatistics ContextState::statistics() {
-  ContextStatistics statistics;
+void Channels::add_to(ContextStatistics& statistics) {
   for (const auto& worker : workers_) {
     const transport::ProgressGuard hold(worker->engine().progress_lock());
     statistics.channels += static_cast<std::uint32_t>(worker->channels());
@@ -219,12 +222,11 @@ ContextStatistics ContextState::statistics() {
     }
     statistics.engines.push_back(worker->engine().statistics());
   }
-  return statistics;
 }
 
 // ---- Listening ----
 
-Result<std::unique_ptr<Listener>> ContextState::listen() {
+Result<std::unique_ptr<Listener>> Channels::listen() {
   auto state = std::make_unique<ListenerState>(*this);
   if (auto started = state->start(); !started) return std::move(started.error());
   return std::unique_ptr<Listener>(new Listener(std::move(state)));
@@ -282,7 +284,7 @@ Result<std::unique_ptr<Channel>> ListenerState::accept() {
   context_.setup().progress();
   const std::scoped_lock lock(mutex_);
   if (arrived_.empty()) return std::unique_ptr<Channel>();
-  auto channel = ContextState::wrap(std::move(arrived_.front().channel));
+  auto channel = Channels::wrap(std::move(arrived_.front().channel));
   arrived_.pop_front();
   return channel;
 }
