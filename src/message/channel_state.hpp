@@ -57,7 +57,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   bool owes() const;
 
   // Inbox
-  bool on_message(const transport::wire::RecordHeader& header, std::span<const std::byte> body) override;
+  bool on_message(const transport::wire::Message& message, std::span<const std::byte> body) override;
   void on_completed() override;
   void on_refused(std::uint64_t number) override;
   void on_failed() override;
@@ -86,7 +86,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   // channel_protocol.cc
   void take_calls();
   bool prepare(Request& request);
-  bool dispatch(const transport::wire::RecordHeader& header, std::span<const std::byte> body);
+  bool dispatch(const transport::wire::Message& message, std::span<const std::byte> body);
   void fail(Error error);
   void overflowed(const message::Overflow& overflow);
   bool tell_overflow();
