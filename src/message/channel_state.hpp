@@ -65,6 +65,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   // The worker's own.
   ChannelState* next_call = nullptr;  ///< in the list of channels that were called
   std::atomic<bool> called{false};
+  ChannelState* next_ready = nullptr;  ///< in the worker's run queue
   bool ready = false;
   bool lingers = false;
 
