@@ -88,6 +88,8 @@ class Channel {
   static constexpr std::size_t kMostRequests = 256;
   /// Messages of one grouped receive.
   static constexpr std::size_t kMostSlots = 8;
+  /// Bytes of the caller's own in each request (`user_bytes`).
+  static constexpr std::size_t kUserBytes = 80;
 
   ~Channel();
   Channel(const Channel&) = delete;
@@ -111,6 +113,9 @@ class Channel {
   /// bytes of each slot (or of the send). An error ends the channel; where the peer has closed it or is lost, what has
   /// arrived can still be received.
   Result<bool> test(Request* request, std::span<std::uint64_t> sizes = {});
+  /// For whoever keeps something with each request: zeroes at first, then what its last user left there. They stay when
+  /// `test` answers true, until the next send or receive. On an 8-byte boundary.
+  static std::span<std::byte, kUserBytes> user_bytes(Request* request) noexcept;
   /// `test` until it is done.
   Result<void> wait(Request* request, std::span<std::uint64_t> sizes = {}, Deadline deadline = {});
 

@@ -35,46 +35,30 @@ Result<void> ChannelComm::deregister_memory(void* memory) {
   return {};
 }
 
-Result<NcclRequest*> ChannelComm::send(std::span<const std::byte> message, int tag, void* memory, void* parent) {
-  NcclRequest* const request = requests_.take();
-  if (request == nullptr) return nullptr;
-  auto inner = channel_->send(message, tag, static_cast<const Memory*>(memory));
-  if (!inner || *inner == nullptr) {
-    requests_.give_back(request);
-    if (!inner) return std::move(inner.error());
-    return nullptr;
-  }
-  request->comm = this;
-  request->inner = *inner;
-  request->messages = 1;
-  if (profiler_ != nullptr) start_event(*request, 0, parent, tag, message.size());
-  return request;
+Result<Request*> ChannelComm::send(std::span<const std::byte> message, int tag, void* memory, void* parent) {
+  auto made = channel_->send(message, tag, static_cast<const Memory*>(memory));
+  if (!made || *made == nullptr) return made;
+  NcclRequest& request = NcclRequest::make(*made, *this, 1);
+  if (profiler_ != nullptr) start_event(request, 0, parent, tag, message.size());
+  return made;
 }
 
-Result<NcclRequest*> ChannelComm::receive(std::span<const ReceiveSlot> slots, bool completion_optional,
-                                          void** parents) {
-  NcclRequest* const request = requests_.take();
-  if (request == nullptr) return nullptr;
-  auto inner = channel_->receive(slots, completion_optional);
-  if (!inner || *inner == nullptr) {
-    requests_.give_back(request);
-    if (!inner) return std::move(inner.error());
-    return nullptr;
-  }
-  request->comm = this;
-  request->inner = *inner;
-  request->messages = static_cast<std::uint32_t>(slots.size());
+Result<Request*> ChannelComm::receive(std::span<const ReceiveSlot> slots, bool completion_optional, void** parents) {
+  auto made = channel_->receive(slots, completion_optional);
+  if (!made || *made == nullptr) return made;
+  NcclRequest& request = NcclRequest::make(*made, *this, slots.size());
   if (profiler_ != nullptr && parents != nullptr)
-    for (std::uint32_t slot = 0; slot < request->messages; ++slot)
-      start_event(*request, slot, parents[slot], slots[slot].tag, slots[slot].memory.size());
-  return request;
+    for (std::uint32_t slot = 0; slot < request.messages; ++slot)
+      start_event(request, slot, parents[slot], slots[slot].tag, slots[slot].memory.size());
+  return made;
 }
 
-Result<bool> ChannelComm::test(NcclRequest* request, std::span<std::uint64_t> sizes) {
-  auto done = channel_->test(request->inner, sizes);
+Result<bool> ChannelComm::test(Request* request, std::span<std::uint64_t> sizes) {
+  auto done = channel_->test(request, sizes);
   if (!done || !*done) return done;
-  if (profiler_ != nullptr) stop_events(*request);
-  requests_.give_back(request);
+  NcclRequest& known = NcclRequest::of(request);
+  if (profiler_ != nullptr) stop_events(known);
+  known.comm = nullptr;
   return true;
 }
 

@@ -54,11 +54,11 @@ class ChannelComm : public Comm {
   // ---- one thread at a time ----
 
   /// Null: try later. `parent` is for the profiler.
-  Result<NcclRequest*> send(std::span<const std::byte> message, int tag, void* memory, void* parent);
+  Result<Request*> send(std::span<const std::byte> message, int tag, void* memory, void* parent);
   /// `parents`: one for each slot, or null.
-  Result<NcclRequest*> receive(std::span<const ReceiveSlot> slots, bool completion_optional, void** parents);
+  Result<Request*> receive(std::span<const ReceiveSlot> slots, bool completion_optional, void** parents);
   /// When done the request is gone.
-  Result<bool> test(NcclRequest* request, std::span<std::uint64_t> sizes);
+  Result<bool> test(Request* request, std::span<std::uint64_t> sizes);
 
  private:
   void start_event(NcclRequest& request, std::uint32_t slot, void* parent, int tag, std::size_t bytes) const;
@@ -68,7 +68,6 @@ class ChannelComm : public Comm {
   std::unique_ptr<Channel> channel_;
   const nccl_profiler profiler_;
   const int device_;
-  RequestPool requests_;
   std::mutex memories_mutex_;  ///< registration runs beside traffic, which does not need it
   std::map<const void*, std::unique_ptr<Memory>> memories_;
 };

@@ -3,7 +3,7 @@
 
 #include <array>
 #include <cstdint>
-#include <vector>
+#include <new>
 
 #include "abi.h"
 #include "railyard/channel.hpp"
@@ -25,34 +25,20 @@ static_assert(sizeof(MessageDescriptor) == 24);
 /// NCCL keeps 1 and 2 in the upper half for its own transports; the lower half is the version of the descriptor.
 inline constexpr std::int64_t kProfilerId = (std::int64_t{0x5259} << 16) | 1;
 
+/// Lies in the channel's own request, which is what NCCL holds.
 struct NcclRequest {
   ChannelComm* comm = nullptr;  ///< null: not under way
-  railyard::Request* inner = nullptr;
   std::uint32_t messages = 0;
   std::array<void*, Channel::kMostSlots> events{};  ///< null: the profiler wants none
-};
 
-/// As many requests as a channel has in one direction. Used by the thread that sends or receives, alone.
-class RequestPool {
- public:
-  RequestPool() : requests_(Channel::kMostRequests) {
-    for (NcclRequest& request : requests_) free_.push_back(&request);
+  static NcclRequest& of(railyard::Request* request) {
+    return *std::launder(reinterpret_cast<NcclRequest*>(Channel::user_bytes(request).data()));
   }
-  /// Null: all are under way.
-  NcclRequest* take() {
-    if (free_.empty()) return nullptr;
-    NcclRequest* const request = free_.back();
-    free_.pop_back();
-    return request;
+  static NcclRequest& make(railyard::Request* request, ChannelComm& comm, std::size_t messages) {
+    static_assert(sizeof(NcclRequest) <= Channel::kUserBytes && alignof(NcclRequest) <= 8);
+    return *::new (static_cast<void*>(Channel::user_bytes(request).data()))
+        NcclRequest{&comm, static_cast<std::uint32_t>(messages), {}};
   }
-  void give_back(NcclRequest* request) {
-    *request = NcclRequest();
-    free_.push_back(request);
-  }
-
- private:
-  std::vector<NcclRequest> requests_;
-  std::vector<NcclRequest*> free_;
 };
 
 }  // namespace railyard::nccl

@@ -72,13 +72,15 @@ nccl_result flush(void* comm, int /*n*/, void** /*data*/, int* /*sizes*/, void**
 
 nccl_result test(void* request, int* done, int* sizes) noexcept {
   return guarded("test", [&]() -> nccl_result {
-    auto* const known = static_cast<NcclRequest*>(request);
+    auto* const under_way = static_cast<Request*>(request);
     if (done == nullptr) return misuse("test", "no place for the answer");
     *done = 0;
-    if (known == nullptr || known->comm == nullptr) return misuse("test", "this request is not under way");
-    const std::uint32_t messages = known->messages;
+    if (under_way == nullptr || NcclRequest::of(under_way).comm == nullptr)
+      return misuse("test", "this request is not under way");
+    const NcclRequest& known = NcclRequest::of(under_way);
+    const std::uint32_t messages = known.messages;
     std::array<std::uint64_t, Channel::kMostSlots> bytes{};
-    auto ended = known->comm->test(known, std::span(bytes).first(messages));
+    auto ended = known.comm->test(under_way, std::span(bytes).first(messages));
     if (!ended) return fail("test", ended.error());
     if (!*ended) return NCCL_OK;
     *done = 1;

@@ -26,6 +26,7 @@ Result<bool> Channel::test(Request* request, std::span<std::uint64_t> sizes) { r
 Result<void> Channel::wait(Request* request, std::span<std::uint64_t> sizes, Deadline deadline) {
   return state_->wait(request, sizes, deadline);
 }
+std::span<std::byte, Channel::kUserBytes> Channel::user_bytes(Request* request) noexcept { return request->user_bytes; }
 ChannelStatistics Channel::statistics() const { return state_->statistics(); }
 void Channel::close() { state_->close(); }
 

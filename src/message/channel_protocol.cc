@@ -8,7 +8,10 @@
 
 namespace railyard {
 
+using message::InRegion;
 using message::Kind;
+using message::OfMessage;
+using message::OfRegion;
 
 namespace {
 
@@ -95,21 +98,21 @@ bool ChannelState::prepare(Request& request) {
   return true;
 }
 
-bool ChannelState::on_message(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
+bool ChannelState::on_message(const transport::wire::Message& message, std::span<const std::byte> body) {
   worker_->touch(*this);
-  const bool good = dispatch(header, body);
+  const bool good = dispatch(message, body);
   if (receiver_.overflow) {
     overflowed(*receiver_.overflow);
   } else if (!good) {
     fail(Error(Status::invalid,
-               fmt::format("the peer said what makes no sense here (kind {}): the channel is over", header.detail)));
+               fmt::format("the peer said what makes no sense here (kind {}): the channel is over", message.kind)));
   }
   return good;
 }
 
-bool ChannelState::dispatch(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
-  const bool failed = (header.detail & transport::wire::kFailedMessage) != 0;
-  const auto kind = static_cast<Kind>(header.detail & ~transport::wire::kFailedMessage);
+bool ChannelState::dispatch(const transport::wire::Message& message, std::span<const std::byte> body) {
+  const bool failed = message.failed;
+  const auto kind = static_cast<Kind>(message.kind);
   // Whoever has given the channel up waits for the peer's last word alone.
   if (ended() && kind != Kind::detach) return true;
   if (failed && kind != Kind::done) return false;
@@ -117,19 +120,20 @@ bool ChannelState::dispatch(const transport::wire::RecordHeader& header, std::sp
   switch (kind) {
     case Kind::eager:
       engine_.note_small(*flow_);
-      return receiver_.on_eager(header, body);
+      return receiver_.on_eager(OfMessage::of(message), body);
     case Kind::done: {
       const auto done = message::read<message::Done>(body);
-      return done && (failed ? receiver_.on_given_up(header, *done) : receiver_.on_done(header, *done));
+      const auto about = OfMessage::of(message);
+      return done && (failed ? receiver_.on_given_up(about, *done) : receiver_.on_done(about, *done));
     }
     case Kind::region:
-      return sender_.on_region(header, body, peer_rails_);
+      return sender_.on_region(OfRegion::of(message), body, peer_rails_);
     case Kind::grant: {
       const auto grant = message::read<message::Grant>(body);
-      return grant && sender_.on_grant(header, *grant);
+      return grant && sender_.on_grant(InRegion::of(message), *grant);
     }
     case Kind::withdraw:
-      sender_.on_withdraw(header.exposed_region);
+      sender_.on_withdraw(OfRegion::of(message).region);
       return true;
     case Kind::overflow: {
       const auto overflow = message::read<message::Overflow>(body);

@@ -57,7 +57,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   bool owes() const;
 
   // Inbox
-  bool on_message(const transport::wire::RecordHeader& header, std::span<const std::byte> body) override;
+  bool on_message(const transport::wire::Message& message, std::span<const std::byte> body) override;
   void on_completed() override;
   void on_refused(std::uint64_t number) override;
   void on_failed() override;
@@ -65,6 +65,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   // The worker's own.
   ChannelState* next_call = nullptr;  ///< in the list of channels that were called
   std::atomic<bool> called{false};
+  ChannelState* next_ready = nullptr;  ///< in the worker's run queue
   bool ready = false;
   bool lingers = false;
 
@@ -86,7 +87,7 @@ class ChannelState final : public transport::Inbox, public std::enable_shared_fr
   // channel_protocol.cc
   void take_calls();
   bool prepare(Request& request);
-  bool dispatch(const transport::wire::RecordHeader& header, std::span<const std::byte> body);
+  bool dispatch(const transport::wire::Message& message, std::span<const std::byte> body);
   void fail(Error error);
   void overflowed(const message::Overflow& overflow);
   bool tell_overflow();

@@ -105,16 +105,16 @@ void Receiver::drop_region(std::uint32_t region) {
 // ---- Arrivals ----
 
 /// Messages arrive in the order in which they were begun.
-bool Receiver::is_next(const transport::wire::RecordHeader& header) { return header.offset == next_message_++; }
+bool Receiver::is_next(const OfMessage& about) { return about.message == next_message_++; }
 
-bool Receiver::on_eager(const transport::wire::RecordHeader& header, std::span<const std::byte> body) {
+bool Receiver::on_eager(const OfMessage& about, std::span<const std::byte> body) {
   if (body.size() < sizeof(EagerHead)) return false;
   const EagerHead head = *read<EagerHead>(body.first(sizeof(EagerHead)));
   const auto chunk = body.subspan(sizeof(EagerHead));
   const bool further = (head.flags & EagerHead::kFurther) != 0;
-  if (!further && !is_next(header)) return false;
+  if (!further && !is_next(about)) return false;
   if (further != stream_.on) return false;
-  if (!further && !begin(static_cast<int>(header.exposed_region), head)) return overflow.has_value();
+  if (!further && !begin(about.tag, head)) return overflow.has_value();
   if (chunk.size() > stream_.bytes - stream_.arrived) return false;
   if (stream_.request != nullptr)
     store(stream_.request->slots[stream_.slot], stream_.arrived, chunk);
@@ -173,23 +173,23 @@ void Receiver::end_stream() {
 }
 
 /// The receive that a direct write was for; null: there is none.
-Request* Receiver::written(const transport::wire::RecordHeader& header, const Done& done) {
-  if (!is_next(header)) return nullptr;
+Request* Receiver::written(const OfMessage& about, const Done& done) {
+  if (!is_next(about)) return nullptr;
   Request* const request = group(done.group);
   if (request == nullptr || done.slot >= request->count || request->slots[done.slot].taken) return nullptr;
   return done.bytes > request->slots[done.slot].memory.size() ? nullptr : request;
 }
 
-bool Receiver::on_done(const transport::wire::RecordHeader& header, const Done& done) {
-  Request* const request = written(header, done);
+bool Receiver::on_done(const OfMessage& about, const Done& done) {
+  Request* const request = written(about, done);
   if (request != nullptr) fill(*request, done.slot, done.bytes);
   return request != nullptr;
 }
 
 /// Its slot stays empty, and the receive fails when the peer has said its last word: no other message may take the
 /// place of one that was sent before it.
-bool Receiver::on_given_up(const transport::wire::RecordHeader& header, const Done& done) {
-  Request* const request = written(header, done);
+bool Receiver::on_given_up(const OfMessage& about, const Done& done) {
+  Request* const request = written(about, done);
   if (request != nullptr) take(*request, done.slot);
   return request != nullptr;
 }
@@ -228,8 +228,7 @@ bool Receiver::grant_slot(transport::Flow& flow, Request& request, std::uint8_t 
   const bool on_device = target.region != nullptr && target.region->device() >= 0;
   const Grant grant{target.memory.size(), request.group, target.tag, slot, request.count, std::uint8_t{on_device}, {}};
   std::uint64_t operation = 0;
-  return engine_.try_message(flow, {static_cast<std::uint8_t>(Kind::grant), region, offset, bytes_of(grant)},
-                             operation);
+  return engine_.try_message(flow, InRegion{region, offset}.record(Kind::grant, bytes_of(grant)), operation);
 }
 
 bool Receiver::announce(transport::Flow& flow, std::uint32_t id) {
@@ -241,8 +240,7 @@ bool Receiver::announce(transport::Flow& flow, std::uint32_t id) {
     keys[rail] = {entry.region->on(rail).key, entry.region->on(rail).remote_base};
   }
   std::uint64_t operation = 0;
-  const transport::MessageRecord record{static_cast<std::uint8_t>(Kind::region), id, entry.region->memory().size(),
-                                        std::as_bytes(std::span(keys))};
+  const auto record = OfRegion{id, entry.region->memory().size()}.record(Kind::region, std::as_bytes(std::span(keys)));
   return entry.announced = engine_.try_message(flow, record, operation);
 }
 
@@ -251,7 +249,7 @@ bool Receiver::tell_withdrawn(transport::Flow& flow) {
     const std::uint32_t id = withdrawn_.front();
     if (!regions_.unused(id)) continue;  // told already, or taken into use again
     std::uint64_t operation = 0;
-    const transport::MessageRecord record{static_cast<std::uint8_t>(Kind::withdraw), id, 0, {}};
+    const auto record = OfRegion{id}.record(Kind::withdraw, {});
     if (!engine_.try_message(flow, record, operation)) return false;
     regions_.erase(id);
   }

@@ -25,10 +25,10 @@ class Receiver {
   bool advance(transport::Flow& flow);
 
   // Arrivals: false for what no honest peer says.
-  bool on_eager(const transport::wire::RecordHeader& header, std::span<const std::byte> body);
-  bool on_done(const transport::wire::RecordHeader& header, const Done& done);
+  bool on_eager(const OfMessage& about, std::span<const std::byte> body);
+  bool on_done(const OfMessage& about, const Done& done);
   /// The peer has given that message up; its last word will follow. What it sent before and after is good.
-  bool on_given_up(const transport::wire::RecordHeader& header, const Done& done);
+  bool on_given_up(const OfMessage& about, const Done& done);
 
   /// No message may come into a receive of ours any more.
   bool idle() const { return open_ == 0; }
@@ -51,9 +51,9 @@ class Receiver {
   std::uint64_t unexpected = 0;
 
  private:
-  bool is_next(const transport::wire::RecordHeader& header);
+  bool is_next(const OfMessage& about);
   void store(const Request::Slot& target, std::uint64_t at, std::span<const std::byte> bytes);
-  Request* written(const transport::wire::RecordHeader& header, const Done& done);
+  Request* written(const OfMessage& about, const Done& done);
   /// A message that came ahead of its receive.
   struct Unexpected {
     int tag = 0;

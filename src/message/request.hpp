@@ -67,6 +67,7 @@ class Request {
   std::int64_t traced_since = 0;
 
   // The user's thread alone.
+  alignas(8) std::array<std::byte, Channel::kUserBytes> user_bytes{};
   bool told = false;        ///< that it takes long
   std::uint32_t tests = 0;  ///< that found it pending
   std::int64_t pending_since = 0;

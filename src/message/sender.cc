@@ -15,7 +15,7 @@ constexpr std::size_t kMostEagerInMemory = 2 * kMostEagerChunk;
 
 }  // namespace
 
-bool Sender::on_grant(const transport::wire::RecordHeader& header, const Grant& grant) {
+bool Sender::on_grant(const InRegion& where, const Grant& grant) {
   if (grant.slot == 0) {
     const bool whole = groups_.empty() || groups_.back().granted == groups_.back().count;
     if (!whole || groups_.size() >= kMostGroups) return false;
@@ -28,17 +28,16 @@ bool Sender::on_grant(const transport::wire::RecordHeader& header, const Grant& 
   Group& group = groups_.back();
   if (grant.group != group.number || grant.slots != group.count || grant.slot != group.granted) return false;
   Slot& slot = group.slots[grant.slot];
-  if (header.exposed_region != 0) {
-    slot.region = regions_.find(header.exposed_region);
-    if (slot.region == nullptr || header.offset > slot.region->bytes ||
-        grant.room > slot.region->bytes - header.offset) {
+  if (where.region != 0) {
+    slot.region = regions_.find(where.region);
+    if (slot.region == nullptr || where.offset > slot.region->bytes || grant.room > slot.region->bytes - where.offset) {
       return false;
     }
   }
   slot.tag = grant.tag;
   slot.room = grant.room;
   slot.on_device = receives_on_device_ = grant.on_device != 0;
-  slot.offset = header.offset;
+  slot.offset = where.offset;
   ++group.granted;
   // What went ahead has the first claim on every new slot of its tag: the receiver gives it the same one.
   if (claimed_ahead(slot.tag)) {
@@ -177,13 +176,10 @@ bool Sender::send_eager(transport::Flow& flow, Request& request, const EagerHead
                            .first(std::min(request.message.size() - request.started, kMostEagerChunk));
     if (request.started != 0) streaming_.flags |= EagerHead::kFurther;
     const bool last = request.started + chunk.size() == request.message.size();
-    const transport::MessageRecord record{static_cast<std::uint8_t>(Kind::eager),
-                                          static_cast<std::uint32_t>(request.tag),
-                                          next_message_,
-                                          bytes_of(streaming_),
-                                          chunk,
-                                          !last,
-                                          last && request.started != 0};
+    transport::MessageRecord record = OfMessage{request.tag, next_message_}.record(Kind::eager, bytes_of(streaming_));
+    record.more = chunk;
+    record.goes_on = !last;
+    record.ends = last && request.started != 0;
     std::uint64_t operation = 0;
     if (!engine_.try_message(flow, record, operation)) {
       if (request.started != 0) streamed_ = &request;
@@ -204,8 +200,7 @@ bool Sender::send_eager(transport::Flow& flow, Request& request, const EagerHead
 }
 
 bool Sender::write(transport::Flow& flow, Request& request, const Slot& slot, const Done& done) {
-  const transport::MessageRecord record{static_cast<std::uint8_t>(Kind::done), static_cast<std::uint32_t>(request.tag),
-                                        next_message_, bytes_of(done)};
+  const auto record = OfMessage{request.tag, next_message_}.record(Kind::done, bytes_of(done));
   if (done.bytes == 0) {
     if (!engine_.try_message(flow, record, request.operation)) return false;
   } else {

@@ -36,11 +36,11 @@ class Sender {
   void on_refused(std::uint64_t operation);
 
   // Arrivals: false for what no honest peer says.
-  bool on_region(const transport::wire::RecordHeader& header, std::span<const std::byte> body, std::size_t rails) {
-    return regions_.announce(header.exposed_region, header.offset, body, rails);
+  bool on_region(const OfRegion& news, std::span<const std::byte> body, std::size_t rails) {
+    return regions_.announce(news.region, news.bytes, body, rails);
   }
   void on_withdraw(std::uint32_t id) { regions_.withdraw(id); }
-  bool on_grant(const transport::wire::RecordHeader& header, const Grant& grant);
+  bool on_grant(const InRegion& where, const Grant& grant);
 
   /// Nothing waits and nothing is under way.
   bool idle() const { return waiting_.empty() && in_flight_.empty(); }

@@ -13,15 +13,49 @@
 
 namespace railyard::message {
 
-/// `detail` of a message record. In parentheses: what the record's `number` and `offset` are.
+/// Kinds of a message record. In parentheses: what it is about (below).
 enum class Kind : std::uint8_t {
-  eager = 1,     ///< a message, or a chunk of one, in the record itself (tag, the message's number)
-  region = 2,    ///< memory that grants will speak of, and its keys (region id, its bytes)
-  grant = 3,     ///< a slot for one message (region id, offset in the region)
-  done = 4,      ///< every byte of a granted message has landed (tag, the message's number)
-  withdraw = 5,  ///< a region that no later grant will speak of (region id)
+  eager = 1,     ///< a message, or a chunk of one, in the record itself (OfMessage)
+  region = 2,    ///< memory that grants will speak of, and its keys (OfRegion)
+  grant = 3,     ///< a slot for one message (InRegion)
+  done = 4,      ///< every byte of a granted message has landed (OfMessage)
+  withdraw = 5,  ///< a region that no later grant will speak of (OfRegion)
   overflow = 6,  ///< a message does not fit its receive: the channel is over
   detach = 7,    ///< the last word: everything of the sender's has landed. The other end gives its own in return
+};
+
+// What a record is about, and what number and word say then.
+
+struct OfMessage {
+  std::int32_t tag = 0;
+  std::uint64_t message = 0;  ///< its number: messages count up, in the order in which they were begun
+
+  static OfMessage of(const transport::wire::Message& record) {
+    return {static_cast<std::int32_t>(record.number), record.word};
+  }
+  transport::MessageRecord record(Kind kind, std::span<const std::byte> body) const {
+    return {static_cast<std::uint8_t>(kind), static_cast<std::uint32_t>(tag), message, body};
+  }
+};
+
+struct OfRegion {
+  std::uint32_t region = 0;
+  std::uint64_t bytes = 0;  ///< its length, when it is announced
+
+  static OfRegion of(const transport::wire::Message& record) { return {record.number, record.word}; }
+  transport::MessageRecord record(Kind kind, std::span<const std::byte> body) const {
+    return {static_cast<std::uint8_t>(kind), region, bytes, body};
+  }
+};
+
+struct InRegion {
+  std::uint32_t region = 0;  ///< 0: none, for a message that needs no memory here
+  std::uint64_t offset = 0;
+
+  static InRegion of(const transport::wire::Message& record) { return {record.number, record.word}; }
+  transport::MessageRecord record(Kind kind, std::span<const std::byte> body) const {
+    return {static_cast<std::uint8_t>(kind), region, offset, body};
+  }
 };
 
 /// Groups are the receives of a channel, named by the receiver; a group has 1 to 8 slots.

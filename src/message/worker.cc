@@ -300,7 +300,7 @@ void Worker::take_calls() {
 void Worker::touch(ChannelState& channel) {
   if (channel.ready) return;
   channel.ready = true;
-  ready_.push_back(&channel);
+  ready_.push(channel);
 }
 
 void Worker::linger(ChannelState& channel) {
@@ -326,17 +326,19 @@ bool Worker::serve() {
   take_calls();
   if (!lingering_.empty()) touch_lingering();
   if (ready_.empty()) return false;
-  turn_.swap(ready_);
   engine_->begin_batch();
-  for (ChannelState* channel : turn_) {
+  // Those that come meanwhile have the next turn.
+  for (ChannelState* channel = ready_.take_all(); channel != nullptr;) {
+    ChannelState* const next = std::exchange(channel->next_ready, nullptr);
     channel->ready = false;
     if (!channel->advance()) touch(*channel);
-    if (!channel->over()) continue;
-    if (channel->ready) std::erase(ready_, channel);
-    if (channel->lingers) std::erase(lingering_, channel);
-    channels_.erase(channel);
+    if (channel->over()) {
+      if (channel->ready) ready_.erase(*channel);
+      if (channel->lingers) std::erase(lingering_, channel);
+      channels_.erase(channel);
+    }
+    channel = next;
   }
-  turn_.clear();
   engine_->end_batch();
   return true;
 }

@@ -18,6 +18,7 @@
 #include "base/random.hpp"
 #include "message/channel_state.hpp"
 #include "message/patience.hpp"
+#include "message/run_queue.hpp"
 #include "message/setup_messages.hpp"
 #include "railyard/settings.hpp"
 #include "transport/directory.hpp"
@@ -132,8 +133,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   int last_peer_ = -1;
   std::unique_ptr<transport::Engine> engine_;
   std::map<ChannelState*, std::shared_ptr<ChannelState>> channels_;
-  std::vector<ChannelState*> ready_;
-  std::vector<ChannelState*> turn_;  ///< those being served; a member so that it keeps its room
+  RunQueue ready_;
   std::vector<ChannelState*> lingering_;
   std::int64_t lingering_seen_ = 0;
   std::int64_t asked_at_ = 0;

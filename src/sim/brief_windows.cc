@@ -171,7 +171,7 @@ void BriefWindows::begin(int rank, int target) {
 void BriefWindows::forge(int rank, int target) {
   transport::Engine& engine = engine_of(stage_, rank);
   const transport::ProgressGuard hold(engine.progress_lock());
-  const auto flow = engine.flow(target);
+  const auto flow = engine.flow(window_detail::WorldAccess::state(stage_.world(rank)).flow_of(target));
   if (!flow || (*flow)->failed.load(std::memory_order_relaxed)) return;
   Begun begun;
   begun.forged = static_cast<Forged>(stage_.random.below(static_cast<std::uint64_t>(Forged::kinds)));

@@ -62,13 +62,14 @@ class Applier {
                                                         const wire::RecordReader::Record& record) {
   const bool put = record.header.kind == wire::RecordKind::put;
   if (!put && record.header.kind != wire::RecordKind::signal) return false;
-  const ExposedRegion* const region = memory.find(record.header.exposed_region, world);
+  const ExposedRegion* const region = memory.find(wire::Put::of(record.header).exposed_region, world);
   if (region == nullptr) return false;
-  if (put) return apply_put(*region, record.header.offset, record.body);
+  if (put) return apply_put(*region, wire::Put::of(record.header).offset, record.body);
   std::uint64_t value = 0;
   if (region->mirrored != nullptr || record.body.size() != sizeof value) return false;
   std::memcpy(&value, record.body.data(), sizeof value);
-  return apply_signal(*region, record.header.offset, static_cast<SignalOp>(record.header.detail), value);
+  const auto signal = wire::Signal::of(record.header);
+  return apply_signal(*region, signal.index, signal.op, value);
 }
 
 /// Where the frame stands is written down only for records that have no short way: else all of it is in registers.
@@ -86,8 +87,7 @@ class Applier {
     if (!skip && apply_plain(memory, world, record)) [[likely]]
       continue;
     if (!skip && flow.inbox != nullptr && record.header.kind == wire::RecordKind::message) {
-      const wire::RecordHeader header = record.header;
-      if (flow.inbox->on_message(header, record.body)) [[likely]]
+      if (flow.inbox->on_message(wire::Message::of(record.header), record.body)) [[likely]]
         continue;
       ++core_.counts.dropped_malformed;
       refuse(flow, {frame.buffer, at, index, skip}, 1, FailureCause::malformed);

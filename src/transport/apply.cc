@@ -15,7 +15,7 @@ Applier::Applied Applier::apply_record(Flow& flow, FrameProgress frame) {
   rest.next(record);
   if (frame.skip) {
     if (record.header.kind != wire::RecordKind::message) return Applied::yes;
-    record.header.detail |= wire::kFailedMessage;
+    wire::Message::fail(record.header);
   }
   FailureCause cause = FailureCause::none;
   const Applied applied = apply_any(flow, record, rest, cause);
@@ -38,16 +38,18 @@ Applier::Applied Applier::apply_any(Flow& flow, const wire::RecordReader::Record
     return Applied::yes;
   }
   if (header.kind == wire::RecordKind::message) {
-    if (flow.inbox != nullptr && flow.inbox->on_message(header, record.body)) return Applied::yes;
+    if (flow.inbox != nullptr && flow.inbox->on_message(wire::Message::of(header), record.body)) return Applied::yes;
     ++core_.counts.dropped_malformed;
     cause = FailureCause::malformed;
     return Applied::refused;
   }
   if (header.kind == wire::RecordKind::nothing) {
-    if (header.exposed_region != 0) flow.receiver.skip(static_cast<std::uint32_t>(header.offset));
+    const auto nothing = wire::Nothing::of(header);
+    if (nothing.and_first) flow.receiver.skip(nothing.sequence);
     return Applied::yes;
   }
-  const ExposedRegion* const region = memory_.find(header.exposed_region, flow.route->world);
+  // Of puts, signals and atomics alike.
+  const ExposedRegion* const region = memory_.find(wire::Put::of(header).exposed_region, flow.route->world);
   if (region != nullptr && (region->device >= 0 || region->mirrored != nullptr)) [[unlikely]] {
     if (header.kind == wire::RecordKind::put && region->device >= 0) {
       const Applied begun = begin_put(flow, *region, record, rest);
@@ -72,8 +74,9 @@ bool Applier::apply_atomic(Flow& flow, const ExposedRegion* region, const wire::
   if (record.body.size() != sizeof body) return false;
   std::memcpy(&body, record.body.data(), sizeof body);
   Reply reply{body.request, 0, 0};
-  const bool good = region != nullptr &&
-                    transport::apply_atomic(*region, record.header.offset, record.header.detail, body, reply.value);
+  const auto atomic = wire::Atomic::of(record.header);
+  const bool good =
+      region != nullptr && transport::apply_atomic(*region, atomic.offset, atomic.code, body, reply.value);
   if (!good) reply.status = static_cast<std::uint8_t>(Refusals::cause_of(region, record));
   if (body.request == 0) return good;
   if (flow.receiver.replies.size() >= kMostFetches) return false;  // more questions than the peer may ask at a time
@@ -87,13 +90,14 @@ void Applier::apply_reply(Flow& flow, const wire::RecordReader::Record& record) 
   Slots& slots = completions_.slots();
   std::uint32_t slot = 0;
   std::uint64_t value = 0;
-  if (record.body.size() != sizeof value || !slots.find(record.header.exposed_region, &flow, kSlots, slot)) {
+  const auto answer = wire::Answer::of(record.header);
+  if (record.body.size() != sizeof value || !slots.find(answer.request, &flow, kSlots, slot)) {
     ++core_.counts.dropped_stale;
     return;
   }
   std::memcpy(&value, record.body.data(), sizeof value);
   const Slots::Content& content = slots.content(slot);
-  auto cause = static_cast<FailureCause>(record.header.detail);
+  auto cause = static_cast<FailureCause>(answer.cause);
   if (content.withdrawn) {
     cause = FailureCause::deregistered;
   } else if (cause == FailureCause::none) {

@@ -151,10 +151,11 @@ void Completions::fail(Operation& operation, FailureCause cause, std::uint32_t s
   wire::RecordHeader header;
   std::memcpy(&header, record, sizeof header);
   if (header.kind == wire::RecordKind::message) {
-    header.detail |= wire::kFailedMessage;
+    wire::Message::fail(header);
   } else {
-    header.kind = wire::RecordKind::nothing;
-    header.exposed_region = 0;
+    const std::uint16_t length = header.length;  // its body stays, and says nothing
+    header = wire::Nothing{}.header();
+    header.length = length;
   }
   std::memcpy(record, &header, sizeof header);
   operation.companion = nullptr;

@@ -116,8 +116,8 @@ class Engine {
   /// holds an operation of these flows. `cause` is the flow on whose behalf: the others are told that it was not their
   /// doing. Where the flow has failed already, that was told when it did.
   void begin_shut_out(Flow& cause, const std::string& why) { losses_.begin(*cause.route, why, &cause); }
-  /// Finds out whether a peer is still there, also where nothing was ever sent to it: if not, it is lost.
-  void check_on(std::uint32_t flow);
+  /// Finds out whether a world's peer is still there, also where nothing was ever sent to it: if not, it is lost.
+  void check_on(std::uint32_t id);
   void check_on(Route& route) { probes_.check_on(route); }
   /// How long this process was away, in all, while its peers' time stood still. Any thread.
   std::int64_t away() const { return health_.away(); }

@@ -149,9 +149,8 @@ void Failover::ask_for_fence(Flow& flow, Link& link) {
   // An interface that is up again is no news any more: the peer would give up what has just come back.
   const bool old = health.cause == LossCause::local_down && !core_.rails.state(link.rail()).down;
   const LossCause cause = old ? LossCause::broken : health.cause;
-  const wire::RecordHeader record{wire::RecordKind::fence, static_cast<std::uint8_t>(cause), 0, share.dead_epoch,
-                                  ends_of(*flow.route, link).pack()};
-  if (parts_.reports.send_notice(flow, record)) share.fence_asked_at = core_.health_clock;
+  const wire::Fence record{share.dead_epoch, ends_of(*flow.route, link), static_cast<std::uint8_t>(cause)};
+  if (parts_.reports.send_notice(flow, record.header())) share.fence_asked_at = core_.health_clock;
 }
 
 void Failover::on_fenced(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, std::span<const std::byte> body) {

@@ -43,9 +43,8 @@ bool FenceRequests::answer(const Request& request) {
   } body;
   body.report = {flow.receiver.next(), flow.receiver.arrived_ahead(body.words)};
   const std::size_t bytes = sizeof body.report + body.report.words * sizeof(std::uint64_t);
-  const bool told = reports_.send_notice(
-      flow, {wire::RecordKind::fenced, 0, static_cast<std::uint16_t>(bytes), request.epoch, request.ends.pack()},
-      std::as_bytes(std::span(&body, 1)).first(bytes));
+  const bool told = reports_.send_notice(flow, wire::Fenced{request.epoch, request.ends}.header(bytes),
+                                         std::as_bytes(std::span(&body, 1)).first(bytes));
   if (told) core_.trace.event({EngineTrace::Kind::fence, flow.peer, request.ends.remote_rail, 0, body.report.next});
   return told;
 }

@@ -28,7 +28,7 @@ class Inbox {
   virtual ~Inbox() = default;
   /// A message, in its turn. False: it is not one, and is counted as malformed. Its acknowledgement is patient, unless
   /// the inbox says that the peer waits for it (`FlowReceiver::await_report`).
-  virtual bool on_message(const wire::RecordHeader& header, std::span<const std::byte> body) = 0;
+  virtual bool on_message(const wire::Message& message, std::span<const std::byte> body) = 0;
   /// `Flow::completed` has risen.
   virtual void on_completed() = 0;
   /// The operation of this number failed alone: `Flow::failure_of` says why. Told once, before `completed` reaches it.

@@ -11,10 +11,11 @@ namespace railyard::transport {
 
 FlowTable::FlowTable(std::size_t most) : most_(most) {
   // The system's zeroes are null pointers, as for every object of static storage here.
-  static_assert(std::atomic<Flow*>::is_always_lock_free && sizeof(std::atomic<Flow*>) == sizeof(Flow*));
-  void* const zeroed = std::calloc(most, sizeof(std::atomic<Flow*>));
+  static_assert(std::atomic<Flow*>::is_always_lock_free);
+  using Entry = std::atomic<Flow*>;
+  void* const zeroed = std::calloc(most, sizeof(Entry));
   if (zeroed == nullptr) throw std::bad_alloc();
-  flows_.reset(static_cast<std::atomic<Flow*>*>(zeroed));
+  flows_.reset(static_cast<Entry*>(zeroed));
 }
 
 void FlowTable::Free::operator()(std::atomic<Flow*>* flows) const { std::free(flows); }

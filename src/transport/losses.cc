@@ -146,7 +146,7 @@ void Losses::tell(Route& route) {
 
 void Losses::spread_gossip() {
   for (const auto& [world, rank] : gossip_) {
-    const wire::RecordHeader record{wire::RecordKind::lost, 0, 0, 0, static_cast<std::uint64_t>(rank)};
+    const wire::RecordHeader record = wire::Lost{static_cast<std::uint64_t>(rank)}.header();
     for (const auto& flow : peers_.flows().all()) {
       if (flow->route->world == world && !flow->failed.load(std::memory_order_relaxed))
         reports_.send_notice(*flow, record);

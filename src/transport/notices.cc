@@ -25,43 +25,43 @@ void Notices::on_notice(Flow& flow, const wire::FrameHeader& header) {
     ++core_.counts.dropped_malformed;
     return;
   }
-  const auto ends = wire::LinkEnds::unpack(record.header.offset);
-  const std::uint32_t number = record.header.exposed_region;
   switch (record.header.kind) {
     case wire::RecordKind::ping:
-      return on_ping(*flow.route, record.header);
-    case wire::RecordKind::pong:
-      return parts_.probes.on_pong(*flow.route, ends, number);
+      return on_ping(*flow.route, wire::Ping::of(record.header));
+    case wire::RecordKind::pong: {
+      const auto pong = wire::Pong::of(record.header);
+      return parts_.probes.on_pong(*flow.route, pong.ends, pong.round);
+    }
     case wire::RecordKind::fence:
-      return on_fence(flow, ends, number, static_cast<LossCause>(record.header.detail));
-    case wire::RecordKind::fenced:
-      return parts_.failover.on_fenced(flow, ends, number, record.body);
+      return on_fence(flow, wire::Fence::of(record.header));
+    case wire::RecordKind::fenced: {
+      const auto fenced = wire::Fenced::of(record.header);
+      return parts_.failover.on_fenced(flow, fenced.ends, fenced.epoch, record.body);
+    }
     case wire::RecordKind::refused:
       return parts_.refusals.on_refused(flow, record.body);
     case wire::RecordKind::confirmed:
-      return parts_.refusals.on_confirmed(flow, record.header.offset);
+      return parts_.refusals.on_confirmed(flow, wire::Confirmed::of(record.header).known);
     case wire::RecordKind::leave:
-      if (record.header.detail == 0) return on_leave(flow, header.sequence);
+      if (!wire::Leave::of(record.header).answer) return on_leave(flow, header.sequence);
       flow.route->leave_heard = true;
       return;
     case wire::RecordKind::lost:
-      return on_gossip(*flow.route, record.header.offset);
+      return on_gossip(*flow.route, wire::Lost::of(record.header).rank);
     default:
       ++core_.counts.dropped_malformed;
   }
 }
 
-void Notices::on_ping(Route& route, const wire::RecordHeader& record) {
+void Notices::on_ping(Route& route, const wire::Ping& ping) {
   if (route.pongs.empty()) route.pongs_since = core_.health_clock;
-  if (route.pongs.size() < kMostPongs) {
-    const bool thorough = (record.detail & wire::kPingThorough) != 0;
-    route.pongs.push_back({record.exposed_region, record.offset, thorough, core_.rails.polls()});
-  }
+  if (route.pongs.size() < kMostPongs)
+    route.pongs.push_back({ping.round, ping.ends, ping.thorough, core_.rails.polls()});
   owe(route);
   if (!core_.failover) return;
-  open_way_back(route, wire::LinkEnds::unpack(record.offset));
+  open_way_back(route, ping.ends);
   // Whoever asks has waited in vain: our own links to it may be the reason.
-  if ((record.detail & wire::kPingInReply) == 0 && !route.probe.on) parts_.probes.start(route, true);
+  if (!ping.in_reply && !route.probe.on) parts_.probes.start(route, true);
 }
 
 /// A ping that cannot be answered, for want of a link, proves a path at least: it is tried at once, whatever the
@@ -74,19 +74,20 @@ void Notices::open_way_back(Route& route, wire::LinkEnds ends) {
   parts_.watched.watch(route);
 }
 
-void Notices::on_fence(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, LossCause cause) {
+void Notices::on_fence(Flow& flow, const wire::Fence& fence) {
+  const wire::LinkEnds ends = fence.ends;
   if (ends.remote_rail >= core_.rails.size()) {
     ++core_.counts.dropped_malformed;
     return;
   }
-  parts_.fence_requests.add(flow, ends, epoch);
+  parts_.fence_requests.add(flow, ends, fence.epoch);
   if (!core_.failover) return;
   Route& route = *flow.route;
   parts_.watched.watch(route);  // until it is answered: without a link, one must be made
   // The way back leads over the same two rails.
   for (Link& link : route.links) {
     if (link.rail() != ends.remote_rail || link.remote_rail() != ends.rail) continue;
-    if (cause == LossCause::local_down) {
+    if (static_cast<LossCause>(fence.cause) == LossCause::local_down) {
       parts_.failover.fail_link(route, link, LossCause::remote_down);
     } else if (link.up()) {
       parts_.probes.suspect(route, link);
@@ -151,7 +152,7 @@ bool Notices::send_pong(Route& route, const Pong& pong) {
   bool sent = false;
   for (Link& link : route.links) {
     if (link.health.state != LinkState::down)
-      sent |= parts_.reports.send_notice(flow, link, {wire::RecordKind::pong, 0, 0, pong.round, pong.ends});
+      sent |= parts_.reports.send_notice(flow, link, wire::Pong{pong.round, pong.ends}.header());
   }
   return sent;
 }
@@ -163,7 +164,7 @@ bool Notices::answer_leave(Route& route) {
            static_cast<std::int32_t>(flow->leave_sequence - flow->receiver.next()) > 0;
   });
   if (late != route.flows.end()) return false;
-  parts_.reports.send_notice(*control_flow(route), {wire::RecordKind::leave, 1, 0, 0, 0});
+  parts_.reports.send_notice(*control_flow(route), wire::Leave{.answer = true}.header());
   parts_.losses.part(route);
   return true;
 }
@@ -196,7 +197,7 @@ void Notices::say_goodbye(const std::function<bool()>& pass, const Ranks* only) 
     for (const auto& flow : parts_.peers.flows().all()) {
       if (flow->failed.load(std::memory_order_relaxed) || !meant(*flow->route) || !wanted(*flow->route)) continue;
       for (Link& link : flow->route->links) {
-        if (link.up()) parts_.reports.send_notice(*flow, link, {wire::RecordKind::leave, 0, 0, 0, 0});
+        if (link.up()) parts_.reports.send_notice(*flow, link, wire::Leave{}.header());
       }
     }
   };

@@ -46,8 +46,8 @@ class Notices {
   void forget(const Route& route) { std::erase(owing_, &route); }
 
  private:
-  void on_ping(Route& route, const wire::RecordHeader& record);
-  void on_fence(Flow& flow, wire::LinkEnds ends, std::uint32_t epoch, LossCause cause);
+  void on_ping(Route& route, const wire::Ping& ping);
+  void on_fence(Flow& flow, const wire::Fence& fence);
   void on_leave(Flow& flow, std::uint32_t sequence);
   void on_gossip(const Route& from, std::uint64_t rank);
   void owe(Route& route);

@@ -220,6 +220,7 @@ Result<void> Peers::connect_route(Route& route, const PeerAddress& peer, bool ne
   }
   if (log_enabled(LogLevel::debug)) {
     std::vector<std::string> texts;
+    texts.reserve(pairs.size());
     for (const auto& [local, remote] : pairs) texts.push_back(fmt::format("{} with {}", local, remote));
     log_debug("route to {}: our rails paired with its rails: {}", route.who, fmt::join(texts, ", "));
   }

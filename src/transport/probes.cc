@@ -56,13 +56,12 @@ void Probes::check_on(Route& route) {
 /// A link too full to take it counts as asked: what fills it is what is overdue.
 bool Probes::ask(Route& route, Link& link, bool thorough) {
   const std::uint32_t round = ++route.rounds;
-  std::uint8_t detail = route.probe.on && route.probe.answering ? wire::kPingInReply : std::uint8_t{0};
-  if (thorough) detail |= wire::kPingThorough;
   Flow* const flow = control_flow(route);
   if (flow == nullptr) return false;
   if (!thorough) (void)carries(link);  // what is taken from now on is news
-  const bool sent =
-      reports_.send_notice(*flow, link, {wire::RecordKind::ping, detail, 0, round, ends_of(route, link).pack()});
+  const bool in_reply = route.probe.on && route.probe.answering;
+  const wire::Ping ping{round, ends_of(route, link), in_reply, thorough};
+  const bool sent = reports_.send_notice(*flow, link, ping.header());
   if (sent) route.asked_at = core_.health_clock;
   if (!sent && !link.health.stood) return false;  // still being connected
   link.pings.asked = round;

@@ -25,11 +25,11 @@ struct SignalRecord {
   SignalOp op = SignalOp::add;
   std::uint64_t value = 0;
 };
-/// A message for the peer's Inbox. The body may lie in two places.
+/// A message for the peer's Inbox, which alone knows what kind, number and word say. The body may lie in two places.
 struct MessageRecord {
-  std::uint8_t detail = 0;
+  std::uint8_t kind = 0;
   std::uint32_t number = 0;
-  std::uint64_t offset = 0;
+  std::uint64_t word = 0;
   std::span<const std::byte> body;
   std::span<const std::byte> more = {};
   bool goes_on = false;  ///< another one follows at once: they leave together

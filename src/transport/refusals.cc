@@ -30,16 +30,17 @@ FailureCause Refusals::cause_of(const ExposedRegion* exposed_region, const wire:
       return exposed_region->device >= 0 ? FailureCause::bad_memory : FailureCause::out_of_range;
     case wire::RecordKind::signal:
       if (record.body.size() != sizeof(std::uint64_t)) return FailureCause::malformed;
-      return record.header.offset >= exposed_region->signals.size() ? FailureCause::out_of_range
-                                                                    : FailureCause::unknown_code;
+      return wire::Signal::of(record.header).index >= exposed_region->signals.size() ? FailureCause::out_of_range
+                                                                                     : FailureCause::unknown_code;
     case wire::RecordKind::atomic: {
       wire::AtomicBody body;
       if (record.body.size() != sizeof body) return FailureCause::malformed;
       std::memcpy(&body, record.body.data(), sizeof body);
       if (body.width != 4 && body.width != 8) return FailureCause::malformed;
       const std::size_t room = exposed_region->memory.size();
-      if (record.header.offset > room || room - record.header.offset < body.width) return FailureCause::out_of_range;
-      const auto address = reinterpret_cast<std::uintptr_t>(exposed_region->memory.data()) + record.header.offset;
+      const std::uint64_t offset = wire::Atomic::of(record.header).offset;
+      if (offset > room || room - offset < body.width) return FailureCause::out_of_range;
+      const auto address = reinterpret_cast<std::uintptr_t>(exposed_region->memory.data()) + offset;
       return address % body.width != 0 ? FailureCause::misaligned : FailureCause::unknown_code;
     }
     default:
@@ -68,15 +69,14 @@ void Refusals::tend(Flow& flow) {
 bool Refusals::tell() {
   bool moved = false;
   std::erase_if(telling_, [&](Flow* flow) {
-    if (flow->confirm && reports_.send_notice(*flow, {wire::RecordKind::confirmed, 0, 0, 0, flow->confirmed})) {
+    if (flow->confirm && reports_.send_notice(*flow, wire::Confirmed{flow->confirmed}.header())) {
       flow->confirm = false;
       moved = true;
     }
     const auto refusals = flow->receiver.refusals();
     if (!refusals.empty() && core_.now >= flow->refusals_due) {
       const auto body = std::as_bytes(refusals.first(std::min(refusals.size(), kMostRuns)));
-      const auto bytes = static_cast<std::uint16_t>(body.size());
-      if (reports_.send_notice(*flow, {wire::RecordKind::refused, 0, bytes, 0, 0}, body)) {
+      if (reports_.send_notice(*flow, wire::Refused::header(body.size()), body)) {
         flow->refusals_due = core_.now + core_.deadline_floor;
         moved = true;
       }

@@ -84,19 +84,16 @@ bool Transmitter::make_void(Segment& segment) {
   if (segment.voided) return true;
   memory::Buffer* const buffer = core_.pools.take_buffer();
   if (buffer == nullptr) return false;
-  wire::RecordHeader record{wire::RecordKind::nothing, 0, 0, 0, 0};
+  wire::Nothing record;
   const Operation& operation = *segment.operation;
   if (operation.companion != nullptr) {
     // Its signal is on its way. The target has it or will, and waits for this before it is applied.
     const Segment* after = operation.flow->sender.oldest();
     while (after != nullptr && after->operation != operation.companion) after = after->next;
-    if (after != nullptr) {
-      record.exposed_region = 1;
-      record.offset = after->sequence;
-    }
+    if (after != nullptr) record = {true, after->sequence};
   }
   buffer->bytes = wire::kRecordsAt;
-  wire::FrameWriter::append(buffer->data, buffer->bytes, record);
+  wire::FrameWriter::append(buffer->data, buffer->bytes, record.header());
   segment.void_frame = buffer;
   segment.voided = true;
   return true;

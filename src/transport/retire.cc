@@ -54,8 +54,7 @@ void Engine::part_with_late() {
     }
     if (core_.now - flow->goodbye_at < core_.deadline_floor) return false;
     for (Link& link : route.links) {
-      if (link.up() && reports_.send_notice(*flow, link, {wire::RecordKind::leave, 0, 0, 0, 0}))
-        flow->goodbye_at = core_.now;
+      if (link.up() && reports_.send_notice(*flow, link, wire::Leave{}.header())) flow->goodbye_at = core_.now;
     }
     return false;
   });

@@ -10,6 +10,7 @@
 #include "base/identity.hpp"
 #include "transport/link.hpp"
 #include "transport/route_name.hpp"
+#include "transport/wire.hpp"
 
 namespace railyard::transport {
 
@@ -19,7 +20,7 @@ struct Ranks;
 /// A ping to be answered.
 struct Pong {
   std::uint32_t round = 0;
-  std::uint64_t ends = 0;
+  wire::LinkEnds ends;
   bool thorough = false;        ///< not before everything has been read that had come before the ping
   std::uint64_t came_with = 0;  ///< the poll of all rails that brought the ping
 };

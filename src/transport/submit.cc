@@ -71,10 +71,9 @@ bool Submissions::try_atomic(Flow& flow, const AtomicRecord& atomic, void* befor
   } else {
     ticket.number = frame->number = completions_.submitted(flow, What::atomic, atomic.body.width);
   }
-  std::byte* body = wire::FrameWriter::append(
-      frame->frame->data, frame->frame->bytes,
-      {wire::RecordKind::atomic, wire::atomic_code(static_cast<std::uint8_t>(atomic.op), atomic.kind), sizeof wire_body,
-       atomic.exposed_region, atomic.offset});
+  const wire::Atomic record{atomic.exposed_region, atomic.offset,
+                            wire::atomic_code(static_cast<std::uint8_t>(atomic.op), atomic.kind)};
+  std::byte* body = wire::FrameWriter::append(frame->frame->data, frame->frame->bytes, record.header(sizeof wire_body));
   std::memcpy(body, &wire_body, sizeof wire_body);
   ++frame->records;
   send(flow, frame, fresh);

@@ -83,9 +83,8 @@ void Transmitter::queue_replies(Flow& flow) {
       frame = fresh;
     }
     const Reply& reply = replies[done++];
-    std::byte* body =
-        wire::FrameWriter::append(frame->frame->data, frame->frame->bytes,
-                                  {wire::RecordKind::reply, reply.status, sizeof reply.value, reply.request, 0});
+    const wire::Answer record{reply.request, reply.status};
+    std::byte* body = wire::FrameWriter::append(frame->frame->data, frame->frame->bytes, record.header());
     std::memcpy(body, &reply.value, sizeof reply.value);
     ++frame->records;
   }

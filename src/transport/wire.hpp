@@ -9,6 +9,8 @@
 #include <new>
 #include <span>
 
+#include "railyard/operations.hpp"
+
 namespace railyard::transport::wire {
 
 static_assert(std::endian::native == std::endian::little, "wire structs are stored as they lie in memory");
@@ -54,37 +56,30 @@ enum class RecordKind : std::uint8_t {
   leave = 9,   ///< this process closes its world
   lost = 10,   ///< a third process seems to be gone: see for yourself
   // In sequenced frames again.
-  message = 11,  ///< for whoever uses the flow: detail, exposed region and offset are theirs
+  message = 11,  ///< for whoever uses the flow
   // In notices.
   refused = 12,    ///< operations that the sender of this has refused to apply, oldest first: RefusedRecords
-  confirmed = 13,  ///< the answer: known up to and including the one that `offset` names
+  confirmed = 13,  ///< the answer: known up to and including that one
   // In sequenced frames.
-  nothing =
-      14,  ///< in place of what failed at its origin. `exposed_region` 1: so has the first operation of frame `offset`
+  nothing = 14,  ///< in place of what failed at its origin
 };
 /// Set in a record's kind: it belongs to the same operation as the record before it.
 inline constexpr std::uint8_t kJoined = 0x80;
-constexpr RecordKind joined(RecordKind kind) {
-  return static_cast<RecordKind>(static_cast<std::uint8_t>(kind) | kJoined);
-}
 
-/// Set in a message's `detail`: the write that it follows has failed at its origin. The message counts and says nothing
-/// else.
-inline constexpr std::uint8_t kFailedMessage = 0x80;
-
+/// `detail`, `number` and `word` mean something else for each kind. Nobody reads or writes them here: each kind has a
+/// struct below (Put, Signal, ...; a message's are its user's, message/wire.hpp), which knows what stands where.
 struct RecordHeader {
   RecordKind kind = RecordKind::put;
-  std::uint8_t detail = 0;           ///< signal: SignalOp; atomic: atomic_code; reply: a FailureCause; ping: kPing
-                                     ///< flags; fence: a LossCause
-  std::uint16_t length = 0;          ///< of the body that follows, before padding to 8
-  std::uint32_t exposed_region = 0;  ///< reply: the request's id; ping, pong: the round; fence, fenced: the epoch
-  std::uint64_t offset = 0;          ///< signal: index of the word; lost: the rank; other notices: a LinkEnds
+  std::uint8_t detail = 0;
+  std::uint16_t length = 0;  ///< of the body that follows, before padding to 8
+  std::uint32_t number = 0;
+  std::uint64_t word = 0;
 };
 static_assert(sizeof(RecordHeader) == 16);
-
-/// Detail of a ping: it came about because of a ping; it is to be answered when all that came before it has been read.
-inline constexpr std::uint8_t kPingInReply = 1;
-inline constexpr std::uint8_t kPingThorough = 2;
+constexpr RecordHeader joined(RecordHeader record, bool joined = true) {
+  if (joined) record.kind = static_cast<RecordKind>(static_cast<std::uint8_t>(record.kind) | kJoined);
+  return record;
+}
 
 /// Which link a notice is about, in the terms of the side that sends on it.
 struct LinkEnds {
@@ -99,6 +94,161 @@ struct LinkEnds {
     return {static_cast<std::uint16_t>(word), static_cast<std::uint16_t>(word >> 16U),
             static_cast<std::uint16_t>(word >> 32U)};
   }
+};
+
+// What a record's header says, kind by kind. `header` writes it, `of` reads it.
+
+struct Put {
+  std::uint32_t exposed_region = 0;
+  std::uint64_t offset = 0;
+
+  constexpr RecordHeader header(std::size_t length) const {
+    return {RecordKind::put, 0, static_cast<std::uint16_t>(length), exposed_region, offset};
+  }
+  static constexpr Put of(const RecordHeader& record) { return {record.number, record.word}; }
+};
+
+struct Signal {
+  std::uint32_t exposed_region = 0;
+  std::uint64_t index = 0;
+  SignalOp op = SignalOp::add;  ///< from the wire: any value
+
+  constexpr RecordHeader header() const {
+    return {RecordKind::signal, static_cast<std::uint8_t>(op), sizeof(std::uint64_t), exposed_region, index};
+  }
+  static constexpr Signal of(const RecordHeader& record) {
+    return {record.number, record.word, static_cast<SignalOp>(record.detail)};
+  }
+};
+
+struct Atomic {
+  std::uint32_t exposed_region = 0;
+  std::uint64_t offset = 0;
+  std::uint8_t code = 0;  ///< atomic_code
+
+  constexpr RecordHeader header(std::size_t length) const {
+    return {RecordKind::atomic, code, static_cast<std::uint16_t>(length), exposed_region, offset};
+  }
+  static constexpr Atomic of(const RecordHeader& record) { return {record.number, record.word, record.detail}; }
+};
+
+struct Answer {  ///< to a fetch
+  std::uint32_t request = 0;
+  std::uint8_t cause = 0;  ///< a FailureCause
+
+  constexpr RecordHeader header() const { return {RecordKind::reply, cause, sizeof(std::uint64_t), request, 0}; }
+  static constexpr Answer of(const RecordHeader& record) { return {record.number, record.detail}; }
+};
+
+struct Ping {
+  std::uint32_t round = 0;
+  LinkEnds ends;
+  bool in_reply = false;  ///< it came about because of a ping
+  bool thorough = false;  ///< to be answered when all that came before it has been read
+
+  constexpr RecordHeader header() const {
+    const int flags = (in_reply ? kInReply : 0) | (thorough ? kThorough : 0);
+    return {RecordKind::ping, static_cast<std::uint8_t>(flags), 0, round, ends.pack()};
+  }
+  static constexpr Ping of(const RecordHeader& record) {
+    return {record.number, LinkEnds::unpack(record.word), (record.detail & kInReply) != 0,
+            (record.detail & kThorough) != 0};
+  }
+
+ private:
+  static constexpr int kInReply = 1;
+  static constexpr int kThorough = 2;
+};
+
+struct Pong {
+  std::uint32_t round = 0;
+  LinkEnds ends;  ///< the ping's
+
+  constexpr RecordHeader header() const { return {RecordKind::pong, 0, 0, round, ends.pack()}; }
+  static constexpr Pong of(const RecordHeader& record) { return {record.number, LinkEnds::unpack(record.word)}; }
+};
+
+struct Fence {
+  std::uint32_t epoch = 0;
+  LinkEnds ends;
+  std::uint8_t cause = 0;  ///< a LossCause
+
+  constexpr RecordHeader header() const { return {RecordKind::fence, cause, 0, epoch, ends.pack()}; }
+  static constexpr Fence of(const RecordHeader& record) {
+    return {record.number, LinkEnds::unpack(record.word), record.detail};
+  }
+};
+
+struct Fenced {
+  std::uint32_t epoch = 0;
+  LinkEnds ends;
+
+  constexpr RecordHeader header(std::size_t length) const {
+    return {RecordKind::fenced, 0, static_cast<std::uint16_t>(length), epoch, ends.pack()};
+  }
+  static constexpr Fenced of(const RecordHeader& record) { return {record.number, LinkEnds::unpack(record.word)}; }
+};
+
+struct Leave {
+  bool answer = false;  ///< the peer's goodbye was heard
+
+  constexpr RecordHeader header() const { return {RecordKind::leave, static_cast<std::uint8_t>(answer), 0, 0, 0}; }
+  static constexpr Leave of(const RecordHeader& record) { return {record.detail != 0}; }
+};
+
+struct Lost {
+  std::uint64_t rank = 0;
+
+  constexpr RecordHeader header() const { return {RecordKind::lost, 0, 0, 0, rank}; }
+  static constexpr Lost of(const RecordHeader& record) { return {record.word}; }
+};
+
+struct Refused {
+  static constexpr RecordHeader header(std::size_t length) {
+    return {RecordKind::refused, 0, static_cast<std::uint16_t>(length), 0, 0};
+  }
+};
+
+struct Confirmed {
+  std::uint64_t known = 0;  ///< RefusedRecords::pack of the last
+
+  constexpr RecordHeader header() const { return {RecordKind::confirmed, 0, 0, 0, known}; }
+  static constexpr Confirmed of(const RecordHeader& record) { return {record.word}; }
+};
+
+/// In place of what failed at its origin.
+struct Nothing {
+  bool and_first = false;  ///< the first operation of frame `sequence` has failed too
+  std::uint32_t sequence = 0;
+
+  constexpr RecordHeader header() const {
+    return {RecordKind::nothing, 0, 0, static_cast<std::uint32_t>(and_first), sequence};
+  }
+  static constexpr Nothing of(const RecordHeader& record) {
+    return {record.number != 0, static_cast<std::uint32_t>(record.word)};
+  }
+};
+
+/// For the flow's Inbox. `failed`: the write that it follows has failed at its origin; it counts, and says nothing
+/// else.
+struct Message {
+  std::uint8_t kind = 0;
+  std::uint32_t number = 0;
+  std::uint64_t word = 0;
+  bool failed = false;
+
+  constexpr RecordHeader header(std::size_t length) const {
+    return {RecordKind::message, static_cast<std::uint8_t>(kind | (failed ? kFailed : 0)),
+            static_cast<std::uint16_t>(length), number, word};
+  }
+  static constexpr Message of(const RecordHeader& record) {
+    return {static_cast<std::uint8_t>(record.detail & ~kFailed), record.number, record.word,
+            (record.detail & kFailed) != 0};
+  }
+  static constexpr void fail(RecordHeader& record) { record.detail |= kFailed; }
+
+ private:
+  static constexpr std::uint8_t kFailed = 0x80;
 };
 
 /// Body of a `fenced` record: which segments have arrived, after the fence.
@@ -206,8 +356,8 @@ class RecordReader {
     record.header.kind = static_cast<RecordKind>(kind & ~kJoined);
     record.header.detail = header.detail;
     record.header.length = length;
-    record.header.exposed_region = header.exposed_region;
-    record.header.offset = header.offset;
+    record.header.number = header.number;
+    record.header.word = header.word;
     record.joined = (kind & kJoined) != 0;
     record.body = {at_ + sizeof(RecordHeader), length};
     at_ += whole;

@@ -12,15 +12,15 @@ Applier::Applied Applier::begin_put(Flow& flow, const ExposedRegion& region, con
                                     wire::RecordReader rest) {
   const std::size_t size = region.memory.size();
   wire::AtomicBody body;
-  if (record.body.size() != sizeof body.operand || record.header.offset > size ||
-      size - record.header.offset < sizeof body.operand)
+  const std::uint64_t offset = wire::Put::of(record.header).offset;
+  if (record.body.size() != sizeof body.operand || offset > size || size - offset < sizeof body.operand)
     return Applied::refused;
   std::memcpy(&body.operand, record.body.data(), sizeof body.operand);
   body.width = sizeof body.operand;
-  std::byte* const to = region.memory.data() + record.header.offset;
+  std::byte* const to = region.memory.data() + offset;
   wire::RecordReader::Record next;
   if (rest.next(next) && next.joined && next.header.kind == wire::RecordKind::signal) {
-    const ExposedRegion* const signals = memory_.find(next.header.exposed_region, flow.route->world);
+    const ExposedRegion* const signals = memory_.find(wire::Signal::of(next.header).exposed_region, flow.route->world);
     if (signals != nullptr && signals->mirrored != nullptr && signals->mirrored->device() == region.device &&
         memory_.words().store_ahead(to, region.device, body.operand))
       return Applied::yes;
@@ -37,18 +37,19 @@ bool Applier::begin_word(Flow& flow, const ExposedRegion& region, const wire::Re
     std::uint64_t value = 0;
     if (mirrored == nullptr || record.body.size() != sizeof value) return false;
     std::memcpy(&value, record.body.data(), sizeof value);
-    const auto op = static_cast<SignalOp>(record.header.detail);
-    if (!mirrored->apply(record.header.offset, op, value)) return false;
-    memory_.words().write(*mirrored, record.header.offset, {.flow = &flow});
+    const auto signal = wire::Signal::of(record.header);
+    if (!mirrored->apply(signal.index, signal.op, value)) return false;
+    memory_.words().write(*mirrored, signal.index, {.flow = &flow});
     return true;
   }
   if (record.header.kind != wire::RecordKind::atomic || region.device < 0) return false;
   wire::AtomicBody body;
   if (record.body.size() != sizeof body) return false;
   std::memcpy(&body, record.body.data(), sizeof body);
-  std::byte* const word = find_word(region, record.header.offset, body.width);
+  const auto atomic = wire::Atomic::of(record.header);
+  std::byte* const word = find_word(region, atomic.offset, body.width);
   if (word == nullptr || (body.request != 0 && flow.receiver.replies.size() >= kMostFetches)) return false;
-  memory_.words().change(word, region.device, record.header.detail, body, {.flow = &flow});
+  memory_.words().change(word, region.device, atomic.code, body, {.flow = &flow});
   return true;
 }
 

@@ -67,7 +67,7 @@ Result<World> WorldAssembly::finish(std::span<const std::vector<std::byte>> all)
 namespace {
 
 /// A world on that engine, which may have others.
-Result<World> open_on(std::shared_ptr<WorldEngine> home, Bootstrap& bootstrap) {
+Result<World> open_on(const std::shared_ptr<WorldEngine>& home, Bootstrap& bootstrap) {
   const Settings& settings = home->engine().settings();
   const int rank = bootstrap.rank();
   const int size = bootstrap.size();
@@ -99,14 +99,14 @@ Result<World> open_world(const Settings& settings, Bootstrap& bootstrap) {
   log_changed_settings(settings);
   auto home = WorldEngine::open(settings, Identity::make());
   if (!home) return std::move(home.error());
-  return open_on(std::move(*home), bootstrap);
+  return open_on(*home, bootstrap);
 }
 
 Result<World> open_world(Context& context, Bootstrap& bootstrap) {
   auto home = WorldEngine::of(ContextState::of(context));
   if (!home) return std::move(home.error());
   if (!(*home)->begun()) set_log_rank(bootstrap.rank());
-  return open_on(std::move(*home), bootstrap);
+  return open_on(*home, bootstrap);
 }
 
 // ---- Use ----

@@ -216,7 +216,7 @@ Result<void> WorldEngine::prepare_copies(std::span<const std::byte> memory) {
 
 // ---- A world's place ----
 
-Result<std::unique_ptr<Membership>> Membership::open(std::shared_ptr<WorldEngine> home, int rank, int size) {
+Result<std::unique_ptr<Membership>> Membership::open(const std::shared_ptr<WorldEngine>& home, int rank, int size) {
   if (rank < 0 || rank >= size) return Error(Status::out_of_range, fmt::format("rank {} of {}", rank, size));
   if (size > UINT16_MAX) {
     return Error(Status::out_of_range, fmt::format("{} ranks: a world holds at most {}", size, UINT16_MAX));

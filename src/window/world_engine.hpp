@@ -99,7 +99,7 @@ class WorldEngine : public std::enable_shared_from_this<WorldEngine> {
 class Membership {
  public:
   /// Ids for the flows to so many ranks.
-  static Result<std::unique_ptr<Membership>> open(std::shared_ptr<WorldEngine> home, int rank, int size);
+  static Result<std::unique_ptr<Membership>> open(const std::shared_ptr<WorldEngine>& home, int rank, int size);
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
   ~Membership();

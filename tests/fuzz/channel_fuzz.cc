@@ -72,12 +72,12 @@ class Two {
 
 /// A record: often of a right size and with small numbers, so that it gets somewhere.
 void say_something(ChannelState& channel, FuzzedDataProvider& data) {
-  transport::wire::RecordHeader header;
-  header.kind = transport::wire::RecordKind::message;
-  header.detail = data.ConsumeIntegralInRange<std::uint8_t>(0, 9);
-  header.exposed_region =
+  transport::wire::Message header;
+  header.kind = data.ConsumeIntegralInRange<std::uint8_t>(0, 9);
+  header.failed = data.ConsumeBool();
+  header.number =
       data.ConsumeBool() ? data.ConsumeIntegralInRange<std::uint32_t>(0, 3) : data.ConsumeIntegral<std::uint32_t>();
-  header.offset =
+  header.word =
       data.ConsumeBool() ? data.ConsumeIntegralInRange<std::uint64_t>(0, 5000) : data.ConsumeIntegral<std::uint64_t>();
   std::vector<std::byte> body;
   if (data.ConsumeBool()) {
@@ -88,7 +88,7 @@ void say_something(ChannelState& channel, FuzzedDataProvider& data) {
     const auto number = data.ConsumeIntegralInRange<std::uint64_t>(0, 6000);
     const auto group = data.ConsumeIntegralInRange<std::uint32_t>(0, 3);
     const auto slot = data.ConsumeIntegralInRange<std::uint8_t>(0, 9);
-    switch (static_cast<Kind>(header.detail)) {
+    switch (static_cast<Kind>(header.kind)) {
       case Kind::eager: {
         append(EagerHead{number, group, slot, data.ConsumeIntegral<std::uint8_t>(), 0});
         const auto chunk = some_bytes(data, 64);

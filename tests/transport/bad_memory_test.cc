@@ -41,7 +41,7 @@ class BadMemoryTest : public RefusalTest {
     for (int i = 0; i < 40 && !flow_->route->links[rail].up(); ++i) {
       pass(5);
       for (const auto& ping : rails_[rail]->notices(wire::RecordKind::ping))
-        rails_[rail]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposed_region, ping.offset}));
+        rails_[rail]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.number, ping.word}));
       for (const auto& held : std::vector(rails_[rail]->held)) {
         if (held.context->tag == static_cast<std::uint8_t>(Tag::report))
           complete(rail, held.context, fabric::Event::Kind::sent);
@@ -97,7 +97,7 @@ TEST_F(BadMemoryTest, TheRestOfAFailedPutIsNotSentAndItsSignalIsTakenOut) {
   EXPECT_EQ(sent[1].sequence, posted) << "for the rest";
   EXPECT_EQ(sent[1].record.kind, wire::RecordKind::nothing);
   EXPECT_EQ(sent[2].record.kind, wire::RecordKind::nothing) << "the signal";
-  EXPECT_EQ(sent[2].record.exposed_region, 0U);
+  EXPECT_EQ(sent[2].record.number, 0U);
   acknowledge(flow_->sender.next_sequence());
   EXPECT_EQ(flow_->completed.load(), later);
   EXPECT_EQ(cause_of(bad), FailureCause::bad_memory);
@@ -117,8 +117,8 @@ TEST_F(BadMemoryTest, ASignalThatHasLeftIsNamedToItsTarget) {
   EXPECT_EQ(sent[0].sequence, 1U);
   EXPECT_EQ(sent[1].sequence, 0U);
   EXPECT_EQ(sent[1].record.kind, wire::RecordKind::nothing);
-  EXPECT_EQ(sent[1].record.exposed_region, 1U);
-  EXPECT_EQ(sent[1].record.offset, 1U);
+  EXPECT_EQ(sent[1].record.number, 1U);
+  EXPECT_EQ(sent[1].record.word, 1U);
   acknowledge(2);
   EXPECT_EQ(cause_of(bad), FailureCause::bad_memory);
 }

@@ -117,8 +117,7 @@ TEST_F(BusyPeerTest, OurOwnAbsenceAfterThePeersSecondAnswerCostsNoLink) {
   }
   clock_.time += 200 * kMillisecond;
   engine_->progress();
-  for (const auto& ping : late)
-    rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposed_region, ping.offset}));
+  for (const auto& ping : late) rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.number, ping.word}));
   pass(2);
   EXPECT_EQ(engine_->statistics().links_lost, 0U);
 }
@@ -159,14 +158,14 @@ TEST_F(BusyPeerTest, ASecondPingIsAnsweredOnceEveryRailHasBeenReadEmpty) {
   settings.batch = 4;
   open(2, settings);
   const auto pongs = [&] { return rails_[1]->notices(wire::RecordKind::pong).size(); };
-  const auto ping = [&](std::uint8_t detail, std::uint32_t round) {
-    rails_[1]->deliver(notice({wire::RecordKind::ping, detail, 0, round, wire::LinkEnds{1, 1, 1}.pack()}));
+  const auto ping = [&](std::uint32_t round, bool thorough) {
+    rails_[1]->deliver(notice(wire::Ping{round, {1, 1, 1}, true, thorough}.header()));
   };
-  ping(wire::kPingInReply, 1);
+  ping(1, false);
   engine_->progress();
   EXPECT_EQ(pongs(), 1U) << "a first one at once";
   for (std::uint32_t i = 0; i < 14; ++i) rails_[0]->deliver(frame(i, 1));
-  ping(wire::kPingInReply | wire::kPingThorough, 2);
+  ping(2, true);
   for (int passes = 0; passes < 3; ++passes) {
     engine_->progress();
     EXPECT_EQ(pongs(), 1U) << "rail 0 has more";
@@ -181,7 +180,7 @@ TEST_F(BusyPeerTest, ARailThatIsNeverEmptyDoesNotKeepAnAnswerForLong) {
   Settings settings;
   settings.batch = 1;
   open(2, settings);
-  rails_[1]->deliver(notice({wire::RecordKind::ping, wire::kPingInReply | wire::kPingThorough, 0, 1, 0}));
+  rails_[1]->deliver(notice(wire::Ping{1, {}, true, true}.header()));
   for (std::uint32_t i = 0; i < 50; ++i) {
     rails_[0]->deliver(frame(i, 1));
     engine_->progress();

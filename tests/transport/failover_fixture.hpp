@@ -53,7 +53,7 @@ class FailoverTest : public EngineTest {
   }
   void answer_pings(std::size_t rail, std::size_t over) {
     for (const auto& ping : rails_[rail]->notices(wire::RecordKind::ping)) {
-      rails_[over]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposed_region, ping.offset}));
+      rails_[over]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.number, ping.word}));
     }
   }
   std::size_t writes() const {

@@ -12,8 +12,9 @@ TEST_F(FailoverTest, NothingGoesOutAgainBeforeTheTargetHasShutTheLinkOut) {
   EXPECT_EQ(writes(), 4U) << "the old writes may still land";
   const auto asked = rails_[1]->notices(wire::RecordKind::fence);
   ASSERT_FALSE(asked.empty());
-  EXPECT_EQ(asked[0].exposed_region, 0U) << "the first epoch";
-  EXPECT_EQ(wire::LinkEnds::unpack(asked[0].offset).link, 0U);
+  const auto fence = wire::Fence::of(asked[0]);
+  EXPECT_EQ(fence.epoch, 0U) << "the first epoch";
+  EXPECT_EQ(fence.ends.link, 0U);
 }
 
 TEST_F(FailoverTest, OnlyWhatTheReportLacksGoesOutAgain) {
@@ -191,7 +192,7 @@ TEST_F(FailoverTest, AFenceIsAnsweredWhenTheRailHasDoneIt) {
   open(2);
   rails_[0]->fence_answer = false;
   chunk_lands(1, 0);
-  rails_[1]->deliver(notice({wire::RecordKind::fence, 0, 0, 3, wire::LinkEnds{0, 0, 0}.pack()}));
+  rails_[1]->deliver(notice(wire::Fence{3, {0, 0, 0}}.header()));
   pass(3);
   ASSERT_FALSE(rails_[0]->fences.empty());
   EXPECT_EQ(rails_[0]->fences[0].epoch, 3U);
@@ -223,7 +224,7 @@ TEST_F(FailoverTest, ATimedFenceWaitsOutThePacketsLifetime) {
   open(2);
   rails_[0]->capabilities_.fencing = fabric::Fencing::timed;
   rails_[0]->capabilities_.packet_lifetime = 50 * kMillisecond;
-  rails_[1]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkEnds{0, 0, 0}.pack()}));
+  rails_[1]->deliver(notice(wire::Fence{0, {0, 0, 0}}.header()));
   const auto answers = [&] {
     return rails_[0]->notices(wire::RecordKind::fenced).size() + rails_[1]->notices(wire::RecordKind::fenced).size();
   };
@@ -271,7 +272,7 @@ TEST_F(FailoverTest, ASlowLinkComesBackToo) {
     rails_[1]->sends.clear();
     if (asked.size() < 2) continue;
     for (const auto& ping : asked[asked.size() - 2]) {
-      rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposed_region, ping.offset}));
+      rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.number, ping.word}));
     }
   }
   EXPECT_EQ(engine_->statistics().links_rejoined, 1U);
@@ -329,7 +330,7 @@ TEST_F(FailoverTest, APeerWhoseMachineSaysNobodyIsThereIsLost) {
 
 TEST_F(FailoverTest, GossipIsLookedIntoNotBelieved) {
   open(2);
-  rails_[0]->deliver(notice({wire::RecordKind::lost, 0, 0, 0, 1}));  // the peer itself says that it is lost
+  rails_[0]->deliver(notice(wire::Lost{1}.header()));  // the peer itself says that it is lost
   pass(2);
   EXPECT_FALSE(flow_->failed.load());
   EXPECT_FALSE(rails_[0]->notices(wire::RecordKind::ping).empty());
@@ -337,7 +338,7 @@ TEST_F(FailoverTest, GossipIsLookedIntoNotBelieved) {
   answer_pings(1, 0);
   pass(1100);
   EXPECT_FALSE(flow_->failed.load()) << "it has answered";
-  rails_[0]->deliver(notice({wire::RecordKind::lost, 0, 0, 0, 99}));
+  rails_[0]->deliver(notice(wire::Lost{99}.header()));
   pass(1);
   EXPECT_EQ(engine_->statistics().dropped_malformed, 1U);
 }
@@ -352,7 +353,7 @@ TEST_F(FailoverTest, OneRefusedLinkIsNotTheEndOfAPeer) {
 
 TEST_F(FailoverTest, APeerThatSaysGoodbyeIsNotLost) {
   open(2);
-  rails_[0]->deliver(notice({wire::RecordKind::leave, 0, 0, 0, 0}));
+  rails_[0]->deliver(notice(wire::Leave{}.header()));
   pass(1);
   EXPECT_TRUE(flow_->failed.load());
   EXPECT_FALSE(flow_->lost_operations.load());
@@ -371,12 +372,12 @@ TEST_F(FailoverTest, TwoSidesWithoutALinkMeetAtOnce) {
   ASSERT_EQ(rails_[0]->connects.size(), 2U) << "the one after that does";
   // The peer's ping shows that the path is there, and is answered over a link that waits for answers itself.
   rails_[0]->sends.clear();
-  rails_[0]->deliver(notice({wire::RecordKind::ping, 0, 0, 9, wire::LinkEnds{0, 0, 0}.pack()}));
+  rails_[0]->deliver(notice(wire::Ping{9, {0, 0, 0}}.header()));
   pass(3);
   EXPECT_EQ(rails_[0]->connects.size(), 3U);
   const auto pongs = rails_[0]->notices(wire::RecordKind::pong);
   ASSERT_EQ(pongs.size(), 1U);
-  EXPECT_EQ(pongs[0].exposed_region, 9U);
+  EXPECT_EQ(wire::Pong::of(pongs[0]).round, 9U);
 }
 
 TEST_F(FailoverTest, AFirstConnectionThatNeverComesAboutIsTriedAgain) {
@@ -411,7 +412,7 @@ TEST_F(FailoverTest, AnAnswerTakesAnotherLinkWhereTheBestIsFull) {
   open(2);
   rails_[flow_->first_link]->answer = fabric::Post::busy;
   const std::size_t other = 1 - flow_->first_link;
-  rails_[other]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkEnds{0, 0, 0}.pack()}));
+  rails_[other]->deliver(notice(wire::Fence{0, {0, 0, 0}}.header()));
   pass(1);
   EXPECT_EQ(rails_[other]->notices(wire::RecordKind::fenced).size(), 1U);
 }

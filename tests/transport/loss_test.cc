@@ -139,7 +139,7 @@ TEST_F(LossTest, APeersTimeBeginsWhenItOwesSomething) {
   open(1);
   // A fence whose confirmation finds no link keeps the route watched, and no new link comes about.
   rails_[0]->fence_answer = false;
-  rails_[0]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkEnds{0, 0, 0}.pack()}));
+  rails_[0]->deliver(notice(wire::Fence{0, {0, 0, 0}}.header()));
   pass(1);
   rails_[0]->lose(0);
   rails_[0]->answer = fabric::Post::busy;
@@ -243,8 +243,7 @@ TEST_F(LossTest, ALinkThatThePeersThreadHasNotReadYetIsNotBlamed) {
   EXPECT_EQ(engine_->statistics().links_lost, 0U);
   // It goes on: with the next answer over rail 1 comes the one for rail 0.
   answer_pings(1, 1);
-  for (const auto& ping : late)
-    rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposed_region, ping.offset}));
+  for (const auto& ping : late) rails_[1]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.number, ping.word}));
   pass(15);
   EXPECT_EQ(engine_->statistics().links_lost, 0U);
 }
@@ -269,7 +268,7 @@ TEST_F(LossTest, ASuspectedLinkGetsNothingNewWhileAnotherIsTrusted) {
 
 TEST_F(LossTest, AGoodbyeThatOvertakesTheLastFrameIsHeardWhenThatHasCome) {
   open(2);
-  rails_[0]->deliver(notice({wire::RecordKind::leave, 0, 0, 0, 0}, {}, 1));
+  rails_[0]->deliver(notice(wire::Leave{}.header(), {}, 1));
   pass(1);
   EXPECT_FALSE(flow_->failed.load()) << "segment 0 is still on its way";
   rails_[1]->deliver(frame(0, 5));
@@ -285,7 +284,7 @@ TEST_F(LossTest, AGoodbyeThatOvertakesTheLastFrameIsHeardWhenThatHasCome) {
 
 TEST_F(LossTest, WhoeverSaidGoodbyeAndIsGoneIsNotLost) {
   open(2);
-  rails_[0]->deliver(notice({wire::RecordKind::leave, 0, 0, 0, 0}, {}, 1));
+  rails_[0]->deliver(notice(wire::Leave{}.header(), {}, 1));
   pass(1);
   kill_peer();
   EXPECT_TRUE(flow_->failed.load());

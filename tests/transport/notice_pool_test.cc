@@ -10,7 +10,7 @@ TEST_F(NoticePoolTest, NoticesOnAStuckLinkLeaveBuffersForAcknowledgements) {
   open(2);
   rails_[1]->complete_at_once = true;  // the other completes nothing
   for (std::uint32_t round = 1; round <= 1000; ++round) {
-    rails_[1]->deliver(notice({wire::RecordKind::ping, 1, 0, round, wire::LinkEnds{1, 1, 1}.pack()}));
+    rails_[1]->deliver(notice(wire::Ping{round, {1, 1, 1}, true}.header()));
     engine_->progress();
   }
   EXPECT_EQ(rails_[1]->notices(wire::RecordKind::pong).size(), 1000U);

@@ -28,8 +28,7 @@ class RefusingTest : public RefusalTest {
   }
   std::pair<wire::RecordHeader, std::vector<std::byte>> signal(std::uint32_t exposed_region, bool joined = false,
                                                                std::uint8_t op = 0, std::uint64_t index = 0) const {
-    const auto kind = joined ? wire::joined(wire::RecordKind::signal) : wire::RecordKind::signal;
-    return {{kind, op, 0, exposed_region, index}, word(1)};
+    return {wire::joined({wire::RecordKind::signal, op, 0, exposed_region, index}, joined), word(1)};
   }
   std::pair<wire::RecordHeader, std::vector<std::byte>> atomic(std::uint8_t op, std::uint64_t offset,
                                                                std::uint32_t request = 0) const {
@@ -227,7 +226,7 @@ TEST_F(RefusedTest, ARefusalIsConfirmedEveryTimeItIsTold) {
   EXPECT_EQ(cause_of(number), FailureCause::not_exposed);
   const auto confirmed = rails_[0]->notices(wire::RecordKind::confirmed);
   ASSERT_EQ(confirmed.size(), 3U);
-  for (const auto& each : confirmed) EXPECT_EQ(each.offset, 0U);
+  for (const auto& each : confirmed) EXPECT_EQ(wire::Confirmed::of(each).known, 0U);
   EXPECT_EQ(engine_->untold_failure(1), std::nullopt) << "somebody has asked";
 }
 

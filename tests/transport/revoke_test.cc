@@ -122,7 +122,7 @@ TEST_F(RevokeTest, AReadUnderWayFailsWhenItsRailHasLetGoOfIt) {
     pass(5);
     for (std::size_t rail = 0; rail < 2; ++rail) {
       for (const auto& ping : rails_[rail]->notices(wire::RecordKind::ping))
-        rails_[rail]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.exposed_region, ping.offset}));
+        rails_[rail]->deliver(notice({wire::RecordKind::pong, 0, 0, ping.number, ping.word}));
     }
   }
   fenced(0, 0, 0, 0, 0);

@@ -13,8 +13,8 @@ namespace {
 
 class Recorder final : public Inbox {
  public:
-  bool on_message(const wire::RecordHeader& header, std::span<const std::byte>) override {
-    messages.push_back(header.exposed_region);
+  bool on_message(const wire::Message& message, std::span<const std::byte>) override {
+    messages.push_back(message.number);
     if (awaited) flow->receiver.await_report();
     return true;
   }

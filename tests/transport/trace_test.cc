@@ -123,7 +123,7 @@ TEST_F(EngineTraceTest, ACutShowsDownFenceReplayAndUp) {
 TEST_F(EngineTraceTest, AFenceForAPeerAndItsLossAreEvents) {
   open_traced(2);
   put_small();
-  rails_[1]->deliver(notice({wire::RecordKind::fence, 0, 0, 0, wire::LinkEnds{0, 0, 0}.pack()}));
+  rails_[1]->deliver(notice(wire::Fence{0, {0, 0, 0}}.header()));
   pass(3);
   EXPECT_GE(first(look(), TraceKind::fence), 0);
   engine_->begin_shut_out(*flow_, "the test says so");

@@ -71,7 +71,7 @@ TEST(Wire, RecordsComeBackAsWritten) {
   RecordReader reader(begin_frame(frame, 2, used));
   RecordReader::Record record;
   ASSERT_TRUE(reader.next(record));
-  EXPECT_EQ(record.header.offset, 77U);
+  EXPECT_EQ(record.header.word, 77U);
   EXPECT_EQ(std::memcmp(record.body.data(), "abcde", 5), 0);
   EXPECT_EQ(record.body.size(), 5U);
   ASSERT_TRUE(reader.next(record));
@@ -93,10 +93,10 @@ TEST(Wire, AReaderGoesOnWhereAnotherStood) {
   RecordReader second(header, first.at(), 1);
   EXPECT_EQ(second.left(), 2U);
   ASSERT_TRUE(second.next(record));
-  EXPECT_EQ(record.header.offset, 1U);
+  EXPECT_EQ(record.header.word, 1U);
   EXPECT_EQ(record.body.size(), 8U);
   ASSERT_TRUE(second.next(record));
-  EXPECT_EQ(record.header.offset, 2U);
+  EXPECT_EQ(record.header.word, 2U);
   EXPECT_FALSE(second.next(record));
   EXPECT_TRUE(second.ok());
 }
