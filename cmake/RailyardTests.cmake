@@ -70,8 +70,8 @@ endif()
 foreach(layer base telemetry accelerator rendezvous bootstrap fabric memory topology transport window device message sim c_api tools)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/tests/${layer})
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc ${folder}/*.c)
-  if(NOT sources OR layer STREQUAL "tools" AND NOT RAILYARD_TOOLS
-     OR layer STREQUAL "sim" AND RAILYARD_SANITIZE STREQUAL "thread") # which has one thread
+  if(NOT sources OR (layer STREQUAL "tools" AND NOT RAILYARD_TOOLS)
+     OR (layer STREQUAL "sim" AND RAILYARD_SANITIZE STREQUAL "thread")) # which has one thread
     continue()
   endif()
   add_executable(${layer}_test ${sources})

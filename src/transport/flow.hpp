@@ -118,7 +118,6 @@ struct Flow {
   std::uint32_t posted = 0;  ///< segments that a rail still holds
   std::uint64_t bytes_in_flight = 0;
   std::uint32_t lone_messages = 0;   ///< small ones that left or arrived since the last chunk did
-  std::int64_t goodbye_at = 0;       ///< when it was last said, on a flow of a world that had left before
   bool closing = false;              ///< its user is gone; waits for what the rails still hold
   bool parting = false;              ///< its user's last word is said: the peer may have dropped its end
   bool leaving = false;              ///< the peer has said goodbye

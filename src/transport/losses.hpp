@@ -34,6 +34,10 @@ class Losses {
 
   /// The flow id of the rank that was lost last (not one that has left); -1: none. Any thread.
   int last() const { return last_.load(std::memory_order_acquire); }
+  /// A world has left: its ids may be another's.
+  void forget(const Ranks& world) {
+    if (last() >= 0 && world.owns(static_cast<std::uint32_t>(last()))) last_.store(-1, std::memory_order_release);
+  }
 
  private:
   bool nobody_there(const Route& route) const;

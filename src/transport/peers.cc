@@ -43,12 +43,6 @@ Peers::Peers(Core& core, Links& links) : core_(core), links_(links), flows_(core
 // ---- Worlds ----
 
 const Ranks* Peers::join(Ranks ranks) {
-  // What comes for these ids from now on is not for a world that had them.
-  const auto shares_ids = [&ranks](const Departed& each) {
-    return each.ids_free && ranks.first_flow < each.ranks->first_flow + each.ranks->size &&
-           each.ranks->first_flow < ranks.first_flow + ranks.size;
-  };
-  std::erase_if(departed_, shares_ids);
   worlds_.push_back(std::make_unique<const Ranks>(std::move(ranks)));
   return worlds_.back().get();
 }
@@ -90,14 +84,16 @@ Flow* Peers::first_arrival(std::uint32_t id) {
   const Ranks* world = world_of(id);
   const bool late = world == nullptr;
   if (late) {
-    const auto departed = std::ranges::find_if(departed_, [id](const Departed& each) { return each.ranks->owns(id); });
-    if (departed == departed_.end()) return nullptr;
+    // Ids come again: the world that had this one last is meant.
+    const auto owns = [id](const Departed& each) { return each.ranks->owns(id); };
+    const auto departed = std::find_if(departed_.rbegin(), departed_.rend(), owns);
+    if (departed == departed_.rend()) return nullptr;
     world = departed->ranks.get();
   }
   const auto made = make_flow(*world, static_cast<int>(id - world->first_flow));
   if (!made) return nullptr;
   if (late) {
-    late_.push_back(*made);
+    late_.push_back({.flow = *made, .since = core_.now});
     core_.has_chores = true;
   }
   return *made;

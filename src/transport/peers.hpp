@@ -27,8 +27,13 @@ class Peers {
   /// Flows that have been closed are gone: ids of worlds that have left may be free now.
   void release_ids();
   std::span<const std::unique_ptr<const Ranks>> worlds() const { return worlds_; }
-  /// Flows on which a rank spoke for the first time when its world had left here: it is to be told so.
-  std::vector<Flow*>& late() { return late_; }
+  /// A flow on which a rank spoke for the first time when its world had left here: it is to be told so.
+  struct Late {
+    Flow* flow = nullptr;
+    std::int64_t since = 0;
+    std::int64_t told = INT64_MIN / 2;  ///< when it was last told: long ago
+  };
+  std::vector<Late>& late() { return late_; }
 
   /// A world's flow by its id, connected on first use.
   Result<Flow*> flow(std::uint32_t id);
@@ -65,7 +70,7 @@ class Peers {
     bool ids_free = false;  ///< none of its flows waits for what the rails still hold
   };
   std::vector<Departed> departed_;  ///< worlds that have left, oldest first
-  std::vector<Flow*> late_;
+  std::vector<Late> late_;
   Registry registry_;
   FlowTable flows_;
 };

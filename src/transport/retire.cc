@@ -19,6 +19,12 @@ void Engine::log_ended(const Flow& flow) {
 }
 
 const Ranks* Engine::join(Ranks ranks) {
+  // Of a world that had these ids before.
+  std::erase_if(peers_.late(), [&](const Peers::Late& late) {
+    if (!ranks.owns(late.flow->id)) return false;
+    close_flow(*late.flow);
+    return true;
+  });
   const Ranks* const joined = peers_.join(std::move(ranks));
   expect_flows();
   return joined;
@@ -38,6 +44,7 @@ void Engine::leave(const Ranks& ranks) {
     if (Flow* const flow = existing_flow(id)) close_flow(*flow);
   }
   core_.rails.ring();
+  losses_.forget(ranks);
   peers_.forget(ranks);
   retire();
   expect_flows();
@@ -45,16 +52,17 @@ void Engine::leave(const Ranks& ranks) {
 
 /// Says goodbye to ranks that spoke for the first time when this process had left their world.
 void Engine::part_with_late() {
-  std::erase_if(peers_.late(), [this](Flow* flow) {
-    Route& route = *flow->route;
-    const bool over = route.leave_heard || route.over || route.loss.on || flow->failed.load(std::memory_order_relaxed);
-    if (over || core_.health_clock - flow->head_since > kMostLateGoodbye) {
-      close_flow(*flow);
+  std::erase_if(peers_.late(), [this](Peers::Late& late) {
+    Flow& flow = *late.flow;
+    Route& route = *flow.route;
+    const bool over = route.leave_heard || route.over || route.loss.on || flow.failed.load(std::memory_order_relaxed);
+    if (over || core_.now - late.since > kMostLateGoodbye) {
+      close_flow(flow);
       return true;
     }
-    if (core_.now - flow->goodbye_at < core_.deadline_floor) return false;
+    if (core_.now - late.told < core_.deadline_floor) return false;
     for (Link& link : route.links) {
-      if (link.up() && reports_.send_notice(*flow, link, wire::Leave{}.header())) flow->goodbye_at = core_.now;
+      if (link.up() && reports_.send_notice(flow, link, wire::Leave{}.header())) late.told = core_.now;
     }
     return false;
   });

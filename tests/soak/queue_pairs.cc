@@ -105,10 +105,10 @@ class Process {
     auto context = Context::open(*settings);
     if (!context) give_up(context.error().text());
     context_ = std::move(*context);
-    board_.rails = static_cast<std::uint32_t>(context_->statistics().engines.front().rails.size());
-    auto listener = context_->listen();
+    auto listener = context_->listen();  // opens the rails
     if (!listener) give_up(listener.error().text());
     listener_ = std::move(*listener);
+    board_.rails = static_cast<std::uint32_t>(context_->statistics().engines.front().rails.size());
     board_.handles[me_] = listener_->handle();
   }
   void meet_counter() {

@@ -125,7 +125,7 @@ class GhostEnd {
     for (std::size_t i = 0; i < fabrics_.size(); ++i) mine.keys[i] = {region_->on(i).key, region_->on(i).remote_base};
     mine.there.store(true);
     while (!board_.ends[static_cast<std::size_t>(1 - rank_)].there.load()) std::this_thread::yield();
-    auto flow = engine_->flow(1 - rank_);
+    auto flow = engine_->flow(static_cast<std::uint32_t>(1 - rank_));
     if (!flow) return false;
     flow_ = *flow;
     return true;

@@ -392,17 +392,17 @@ TEST(ContextMisuse, WhatCannotBeOpenedIsSaidToTheFirstUserAndTriedAgain) {
 
 TEST(ContextOfBoth, WorldsAndChannelsShareAContext) {
   ThreadRendezvous place(2);
+  constexpr auto kBytes = static_cast<std::ptrdiff_t>(Handle::kBytes);
   std::vector<std::byte> handles(2 * Handle::kBytes);
   run_contexts(2, loopback_settings(2), [&](Process& process) {
     World world = process.open(place, process.number());
     auto window = must(Window::allocate(world, 4096));
     auto listener = must(process.context().listen());
     const auto& mine = listener->handle().bytes;
-    std::ranges::copy(mine, handles.begin() + static_cast<std::ptrdiff_t>(process.number() * Handle::kBytes));
+    std::ranges::copy(mine, handles.begin() + process.number() * kBytes);
     must(world.barrier());
     Handle theirs;
-    std::copy_n(handles.begin() + static_cast<std::ptrdiff_t>((1 - process.number()) * Handle::kBytes), Handle::kBytes,
-                theirs.bytes.begin());
+    std::copy_n(handles.begin() + (1 - process.number()) * kBytes, Handle::kBytes, theirs.bytes.begin());
     std::unique_ptr<Channel> out;
     std::unique_ptr<Channel> in;
     while (out == nullptr || in == nullptr) {
