@@ -299,6 +299,12 @@ class ProcessesWithAChild : public ::testing::TestWithParam<std::string> {};
 /// A child that had the sockets would keep them open: the kernel would say nothing of its parent's end.
 TEST_P(ProcessesWithAChild, AKilledPeerIsToldAtOnce) {
   if (on_verbs()) GTEST_SKIP() << "queue pairs are no descriptors that a child would get";
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+  if (GetParam() == "ofi")
+    GTEST_SKIP() << "the listener's descriptor is not looked for under the thread sanitizer: the child has it";
+#endif
+#endif
   Settings settings = over_network(2);
   settings.driver = GetParam();
   settings.provider = GetParam() == "ofi" ? "tcp" : "";
