@@ -113,6 +113,8 @@ bool Receiver::on_eager(const OfMessage& about, std::span<const std::byte> body)
   const auto chunk = body.subspan(sizeof(EagerHead));
   const bool further = (head.flags & EagerHead::kFurther) != 0;
   if (!further && !is_next(about)) return false;
+  // The slot of the one that did not fit is not for those behind it.
+  if (overflow) return true;
   if (further != stream_.on) return false;
   if (!further && !begin(about.tag, head)) return overflow.has_value();
   if (chunk.size() > stream_.bytes - stream_.arrived) return false;

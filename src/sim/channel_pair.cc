@@ -164,7 +164,7 @@ std::uint64_t ChannelPair::draw_size(Random& random) const {
   const std::uint64_t most = behaviour_.most_bytes;
   switch (random.below(6)) {
     case 0:
-      return random.below(3);
+      return std::min(random.below(3), most);
     case 1: {
       const std::uint64_t edge = std::uint64_t{1} << random.below(17);
       return std::min(edge + random.below(3) - (edge > 1 ? 1 : 0), most);

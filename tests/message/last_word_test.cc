@@ -95,6 +95,27 @@ TEST_P(GivenUpTest, AMessageThatWasDoneArrivesThoughOneBeforeItWasGivenUp) {
   EXPECT_TRUE(processes_->until([&] { return processes_->empty(); }, 60 * kVirtualSecond));
 }
 
+/// Sent before the sender knew of the receives: which of them each message is for is for the receiver to say.
+TEST_F(LastWordTest, NothingTakesTheSlotOfAMessageThatDoesNotFit) {
+  open();
+  exchange();
+  const std::array<std::byte, 4> large{};
+  const std::array<std::byte, 1> small{std::byte{7}};
+  std::array<std::array<std::byte, 1>, 3> targets{};
+  std::vector<Request*> receives;
+  processes_->fabric.pause(1, kVirtualSecond / 10);
+  ASSERT_TRUE(ends_.out->send(large, 0, nullptr));
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(ends_.out->send(small, 0, nullptr));
+  run(kVirtualSecond / 20);
+  for (auto& target : targets) receives.push_back(*ends_.in->receive(std::array{ReceiveSlot{target, 0}}, false));
+  run(kVirtualSecond / 5);
+  for (Request* receive : receives) {
+    const auto done = ends_.in->test(receive, {});
+    ASSERT_EQ(done.status(), Status::out_of_range) << "with a message that was sent after it";
+  }
+  for (const auto& target : targets) EXPECT_EQ(target[0], std::byte{0});
+}
+
 TEST_F(LastWordTest, AnEndStaysUntilItsLastWordIsHeard) {
   open();
   exchange();
