@@ -107,7 +107,7 @@ Result<void> WindowState::check_reach(const char* call, int rank, const transpor
   return check_signal(request.call, request.rank, request.signal->index);
 }
 
-[[gnu::hot]] Result<Ticket> WindowState::put_by_engine(Put request) {
+[[gnu::hot]] Result<Ticket> WindowState::put_by_engine(const Put& request) {
   // Everybody has slept: what this call runs through is in no cache.
   if (engine_.waiting().newly_attended(code_touched_)) [[unlikely]]
     touch_hot_code();

@@ -94,6 +94,9 @@ struct DeviceShare {
 struct alignas(64) DirectPart {
   // What a small put looks at lies in two lines.
   transport::ExposedRegion data;
+  /// To the rank whose mapped part it is, once the engine watches over it for this (begin_touching). Release: whoever
+  /// reads it sees the flow whole.
+  mutable std::atomic<const transport::Flow*> flow{nullptr};
   const transport::Sleepers* sleepers = nullptr;  ///< of that rank, in waits for these signals and words
   memory::Heap heap;                              ///< the mapping; none for this rank's own
   transport::ExposedRegion barrier;
@@ -358,6 +361,8 @@ class WindowState {
   static const transport::ExposedRegion& signals_of(const DirectPart& part, const Put& request) {
     return request.exposed_region == 0 ? part.data : part.barrier;
   }
+  bool put_at_once(const DirectPart& part, const Put& request);
+  Result<Ticket> put_mapped(const Put& request);
   void put_directly(const DirectPart& part, const Put& request);
   void put_traced(const DirectPart& part, const Put& request);
   void note_direct(int rank, transport::EngineTrace::What what, std::size_t bytes, std::int64_t began) const;
@@ -405,7 +410,7 @@ class WindowState {
            request.order <= Order::relaxed && (request.counter == nullptr || request.counter->index < counters_.size());
   }
   // operations.cc
-  Result<Ticket> put_by_engine(Put request);  // a copy: so the fast way need not make one
+  Result<Ticket> put_by_engine(const Put& request);
   Result<Ticket> put_bulk(const Put& request, const transport::SignalRecord* signal, bool device);
   Result<Ticket> get_by_engine(int rank, std::size_t offset, void* destination, std::size_t bytes);
   Result<void> check_put(const Put& request) const;
