@@ -87,7 +87,11 @@ bool ChannelState::prepare(Request& request) {
   if (request.sends) {
     if (request.region != nullptr) return true;
     const bool eager = request.message.size() <= engine_.settings().eager_bytes;
-    if (eager && (request.message.empty() || !memory::find_device(request.message.data()))) return true;
+    const auto on_device = [&] {
+      return !engine_.cache().remembered().hold(request.message.data(), request.message.size()) &&
+             memory::find_device(request.message.data()).has_value();
+    };
+    if (eager && (request.message.empty() || !on_device())) return true;
     return take(engine_.cache().find(request.message), request.region);
   }
   for (std::size_t i = 0; i < request.count; ++i) {

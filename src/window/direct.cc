@@ -32,9 +32,9 @@ void WindowState::warm_up() const {
 
 [[gnu::hot]] Result<Ticket> WindowState::put_mapped(const Put& request) {
   const DirectPart& direct = *part(request.rank).direct;
-  if (!is_good(request) || on_device(part(request.rank), request.source, request.bytes) || !takes(direct, request) ||
-      !may_touch(request.rank))
-    return put_by_engine(request);
+  if (on_device(part(request.rank), request.source, request.bytes)) return put_by_engine(request);
+  if (gpus_ && put_at_once(direct, request)) return Ticket{};
+  if (!is_good(request) || !takes(direct, request) || !may_touch(request.rank)) return put_by_engine(request);
   if (traced_) {
     put_traced(direct, request);
   } else {

@@ -47,13 +47,13 @@ inline constexpr std::size_t kShort = 64;  ///< bytes that are copied without a 
   if (part.heap) used_directly(DirectUse::What::put, request.bytes);
 }
 
-/// A short put or signal on mapped memory while nothing else is to be done: no pass is due, nobody traces. It calls
-/// nothing, so its caller saves no register for it. False: nothing was done.
+/// A short put or signal from the host's memory on mapped memory, while nothing else is to be done: no pass is due,
+/// nobody traces. It calls nothing, so its caller saves no register for it. False: nothing was done.
 [[gnu::always_inline]] inline bool WindowState::put_at_once(const DirectPart& part, const Put& request) {
   const std::span<std::byte> memory = part.data.memory;
   if (request.bytes > kShort || request.offset > memory.size() || request.bytes > memory.size() - request.offset ||
       (request.source == nullptr && request.bytes != 0) || request.order > Order::relaxed ||
-      request.counter != nullptr || traced_ || gpus_) [[unlikely]]
+      request.counter != nullptr || traced_) [[unlikely]]
     return false;
   const SignalUpdate* const signal = request.signal;
   if (signal != nullptr && (request.exposed_region != 0 || signal->index >= part.data.signals.size() ||
@@ -68,12 +68,11 @@ inline constexpr std::size_t kShort = 64;  ///< bytes that are copied without a 
   if (line == nullptr || line->pace.spend(kWork)) [[unlikely]]
     return false;
   shm::copy_short(memory.data() + request.offset, static_cast<const std::byte*>(request.source), request.bytes);
+  // The signal waits for all stores before it: what is ours alone comes after it.
+  if (signal != nullptr) apply_signal(part.data, signal->index, signal->op, signal->value);
   DirectUse::count_alone(*line, DirectUse::What::put, request.bytes);
-  if (signal != nullptr) {
-    apply_signal(part.data, signal->index, signal->op, signal->value);
-    if (part.sleepers->any()) [[unlikely]]
-      wake(request.rank);
-  }
+  if (signal != nullptr && part.sleepers->any()) [[unlikely]]
+    wake(request.rank);
   return true;
 }
 
@@ -82,7 +81,7 @@ inline constexpr std::size_t kShort = 64;  ///< bytes that are copied without a 
   const std::size_t index = index_of(request.rank);
   if (index < parts_.size()) {
     if (const DirectPart* const direct = parts_[index].direct; direct != nullptr) {
-      if (put_at_once(*direct, request)) [[likely]]
+      if (!gpus_ && put_at_once(*direct, request)) [[likely]]
         return Ticket{};
       return put_mapped(Put{request.call, request.rank, request.offset, request.source, request.bytes, request.signal,
                             request.counter, request.order, request.exposed_region});

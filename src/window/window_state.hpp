@@ -376,7 +376,14 @@ class WindowState {
   // on_device.cc: memory of GPUs, which the processor never touches.
   /// Whether the data of a rank's part, or these bytes of the caller's, are memory of a GPU.
   bool on_device(const PeerPart& peer, const void* memory, std::size_t bytes) const {
-    return gpus_ && (peer.on_device || (bytes != 0 && is_on_device(memory)));
+    return gpus_ && (peer.on_device || (!is_on_host(memory, bytes) && is_on_device(memory)));
+  }
+  /// Without asking a driver, which takes longer than a small put. False says nothing.
+  [[gnu::always_inline]] bool is_on_host(const void* memory, std::size_t bytes) const {
+    const auto* const at = static_cast<const std::byte*>(memory);
+    const std::span<std::byte> own = exposed_region_.memory;
+    return bytes == 0 || memory::OwnStack::holds(at) || engine_.cache().remembered().hold(at, bytes) ||
+           (exposed_region_.device < 0 && at >= own.data() && at < own.data() + own.size());
   }
   static bool is_on_device(const void* memory);
   Result<void> copy_at_home(const char* call, void* to, const void* from, std::size_t bytes);
