@@ -20,18 +20,17 @@ class HostRanges {
   /// Takes out what touches these bytes' pages.
   void remove(std::span<const std::byte> memory);
   /// False says nothing.
-  [[gnu::always_inline]] bool hold(const void* memory, std::size_t bytes) const {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory);
-    const std::uint64_t first = address >> kPageBits;
-    const std::uint64_t last = (address + bytes - 1) >> kPageBits;
-    for (const auto& range : ranges_) {
-      // Relaxed: whoever asks has learnt of the memory from whoever added it.
-      const std::uint64_t word = range.load(std::memory_order_relaxed);
-      const std::uint64_t from = word >> kCountBits;
-      const std::uint64_t pages = word & kMostPages;
-      if (first - from < pages && last - from < pages) return true;
+  bool hold(const void* memory, std::size_t bytes) const {
+    for (std::size_t i = 0; i < kMost; ++i) {
+      if (!lies_in(i, memory, bytes)) continue;
+      recent_.store(i, std::memory_order_relaxed);
+      return true;
     }
     return false;
+  }
+  /// The same of the one that held what was asked about last.
+  [[gnu::always_inline]] bool hold_again(const void* memory, std::size_t bytes) const {
+    return lies_in(recent_.load(std::memory_order_relaxed), memory, bytes);
   }
 
  private:
@@ -39,8 +38,18 @@ class HostRanges {
   static constexpr unsigned kCountBits = 28;
   static constexpr std::uint64_t kMostPages = (std::uint64_t{1} << kCountBits) - 1;
 
+  [[gnu::always_inline]] bool lies_in(std::size_t range, const void* memory, std::size_t bytes) const {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    // Relaxed: whoever asks has learnt of the memory from whoever added it.
+    const std::uint64_t word = ranges_[range].load(std::memory_order_relaxed);
+    const std::uint64_t from = word >> kCountBits;
+    const std::uint64_t pages = word & kMostPages;
+    return (address >> kPageBits) - from < pages && ((address + bytes - 1) >> kPageBits) - from < pages;
+  }
+
   /// A first page, and how many: one word each, so that nobody sees half of a change. 0: none.
   std::array<std::atomic<std::uint64_t>, kMost> ranges_{};
+  mutable std::atomic<std::size_t> recent_{0};
   std::size_t next_ = 0;
 };
 

@@ -81,7 +81,7 @@ inline constexpr std::size_t kShort = 64;  ///< bytes that are copied without a 
   const std::size_t index = index_of(request.rank);
   if (index < parts_.size()) {
     if (const DirectPart* const direct = parts_[index].direct; direct != nullptr) {
-      if (!gpus_ && put_at_once(*direct, request)) [[likely]]
+      if ((!gpus_ || is_on_host_again(request.source, request.bytes)) && put_at_once(*direct, request)) [[likely]]
         return Ticket{};
       return put_mapped(Put{request.call, request.rank, request.offset, request.source, request.bytes, request.signal,
                             request.counter, request.order, request.exposed_region});

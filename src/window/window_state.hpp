@@ -378,8 +378,12 @@ class WindowState {
   bool on_device(const PeerPart& peer, const void* memory, std::size_t bytes) const {
     return gpus_ && (peer.on_device || (!is_on_host(memory, bytes) && is_on_device(memory)));
   }
-  /// Without asking a driver, which takes longer than a small put. False says nothing.
-  [[gnu::always_inline]] bool is_on_host(const void* memory, std::size_t bytes) const {
+  /// Without asking a driver, which takes longer than a small put. False says nothing. The first is for what lies where
+  /// others did before it.
+  [[gnu::always_inline]] bool is_on_host_again(const void* memory, std::size_t bytes) const {
+    return memory::OwnStack::holds(memory) || engine_.cache().remembered().hold_again(memory, bytes);
+  }
+  bool is_on_host(const void* memory, std::size_t bytes) const {
     const auto* const at = static_cast<const std::byte*>(memory);
     const std::span<std::byte> own = exposed_region_.memory;
     return bytes == 0 || memory::OwnStack::holds(at) || engine_.cache().remembered().hold(at, bytes) ||
