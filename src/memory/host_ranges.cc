@@ -7,11 +7,11 @@
 namespace railyard::memory {
 
 void HostRanges::add(std::span<const std::byte> memory) {
+  if (memory.empty()) return;
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  constexpr std::uint64_t kPage = std::uint64_t{1} << kPageBits;
-  // Whole pages: a part of one says nothing of the rest.
-  const std::uint64_t first = (address + kPage - 1) >> kPageBits;
-  const std::uint64_t end = (address + memory.size()) >> kPageBits;
+  // The whole of its first and last page: a page is one or the other.
+  const std::uint64_t first = address >> kPageBits;
+  const std::uint64_t end = ((address + memory.size() - 1) >> kPageBits) + 1;
   if (end <= first || end >> (64 - kCountBits) != 0) return;
   const std::uint64_t word = first << kCountBits | std::min(end - first, kMostPages);
   const auto same = [word](const auto& range) { return range.load(std::memory_order_relaxed) == word; };

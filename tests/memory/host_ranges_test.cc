@@ -17,17 +17,19 @@ class Ranges : public ::testing::Test {
   Pages pages_{64};
 };
 
-TEST_F(Ranges, WholePagesOfWhatWasAddedAreKnownAndNothingBesideThem) {
+TEST_F(Ranges, ThePagesOfWhatWasAddedAreKnownAndNoneBesideThem) {
   EXPECT_FALSE(hold(pages_.pages(4, 1)));
-  ranges_.add({pages_.pages(4, 1).data() + 100, 3 * page_bytes()});
-  EXPECT_FALSE(hold(pages_.pages(4, 1).subspan(200, 8))) << "a part of a page says nothing of the rest";
-  EXPECT_TRUE(hold(pages_.pages(5, 2)));
+  ranges_.add({pages_.pages(4, 1).data() + 100, 2 * page_bytes()});
+  EXPECT_TRUE(hold(pages_.pages(4, 1).first(8))) << "a page is the host's or it is not";
+  EXPECT_TRUE(hold(pages_.pages(4, 3)));
   EXPECT_TRUE(hold(pages_.pages(6, 1).last(1)));
   EXPECT_FALSE(hold({pages_.pages(6, 1).data() + 100, page_bytes()})) << "its end lies outside";
+  EXPECT_FALSE(hold({pages_.pages(3, 1).data() + 100, page_bytes()})) << "its beginning does";
   EXPECT_FALSE(hold(pages_.pages(7, 1)));
-  EXPECT_FALSE(hold({pages_.pages(4, 1).data() + 200, 2 * page_bytes()})) << "its beginning does";
   ranges_.add(pages_.pages(20, 1).first(100));
-  EXPECT_FALSE(hold(pages_.pages(20, 1).first(10)));
+  EXPECT_TRUE(hold(pages_.pages(20, 1).first(10)));
+  ranges_.add({});
+  EXPECT_FALSE(hold(pages_.pages(3, 1)));
 }
 
 TEST_F(Ranges, WhatIsTakenOutIsNotKnown) {
