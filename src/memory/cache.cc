@@ -58,7 +58,8 @@ Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> mem
   std::vector<std::shared_ptr<Region>> dropped;
   const std::lock_guard lock(mutex_);
   const bool known = !memory.empty() && remembered_.hold(memory.data(), memory.size());
-  if (const auto device = known ? std::nullopt : find_device(memory.data())) return find_on_device(memory, *device, keep, dropped);
+  if (const auto device = known ? std::nullopt : find_device(memory.data()))
+    return find_on_device(memory, *device, keep, dropped);
   auto entry = entries_.upper_bound(begin);
   if (entry != entries_.begin() && !memory.empty() && end > begin) {
     --entry;

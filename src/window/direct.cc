@@ -14,7 +14,7 @@ constexpr std::size_t kMostWarm = 4;  ///< ranks whose parts are touched: with m
 
 bool WindowState::begin_touching(int rank) {
   const transport::ProgressGuard hold(engine_.progress_lock());
-  const auto flow = engine_.flow(flow_of(rank));
+  const auto flow = engine_.peers().flow(flow_of(rank));
   if (!flow) return false;  // the engine's own way says why
   engine_.use_directly(**flow);
   if (const DirectPart* const direct = part(rank).direct; direct != nullptr)

@@ -28,9 +28,7 @@ class DirectUse {
     return lines_[line_of_thread];
   }
   /// The same where no other thread counts on it, and this one has counted before; null: not so.
-  [[gnu::always_inline]] Line* mine_alone() {
-    return line_of_thread < kLines - 1 ? &lines_[line_of_thread] : nullptr;
-  }
+  [[gnu::always_inline]] Line* mine_alone() { return line_of_thread < kLines - 1 ? &lines_[line_of_thread] : nullptr; }
   /// Counts one operation of the calling thread, which has a line of its own.
   [[gnu::always_inline]] static void count_alone(Line& line, What what, std::size_t bytes) {
     const auto index = static_cast<std::size_t>(what);

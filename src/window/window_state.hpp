@@ -148,7 +148,9 @@ class WindowState {
 
   /// The engine's flow to a rank.
   std::uint32_t flow_of(int rank) const { return world_.flow_of(rank); }
-  [[gnu::always_inline]] transport::Flow* existing_flow(int rank) const { return engine_.existing_flow(flow_of(rank)); }
+  [[gnu::always_inline]] transport::Flow* existing_flow(int rank) const {
+    return engine_.peers().existing(flow_of(rank));
+  }
   /// An error of the engine's with the ranks of this world, its text with both.
   Error in_our_terms(Error error) const;
   /// A rank of this world that is lost (not one that has left); -1: none is.
@@ -311,7 +313,7 @@ class WindowState {
   /// The same until the deadline. By default it covers what it takes to find out that the rank is lost (`await_loss`).
   template <typename Wait>
   bool wait_for_rank(const char* call, int rank, telemetry::Waiting what, Deadline deadline, Wait&& wait) {
-    const std::int64_t away = engine_.away();
+    const std::int64_t away = engine_.health().away();
     return wait_watched(call, rank, what, nanoseconds(deadline), wait) ||
            await_loss(
                deadline, away, [&] { return time_to_loss(rank); }, wait);

@@ -131,7 +131,7 @@ void World::forget(std::span<const std::byte> memory) {
   transport::Engine& engine = state_->engine();
   const transport::ProgressGuard hold(engine.progress_lock());
   engine.cache().forget(memory);
-  engine.revoke(memory);
+  engine.revocation().revoke(memory);
 }
 
 Result<void> World::barrier(Deadline deadline) {

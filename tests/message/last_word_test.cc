@@ -146,17 +146,17 @@ TEST_F(LastWordTest, ARouteThatThePeerMayHaveDroppedIsNotJoined) {
   // Both ends close; process 1 stops when it has said so and is not there to drop its end.
   processes_->as_user(0, [&] { ends_.out->close(); });
   processes_->as_user(1, [&] { ends_.in->close(); });
-  const auto gone = [&] { return processes_->at(0).engine().registry().size() == 0; };
+  const auto gone = [&] { return processes_->at(0).engine().peers().registry().size() == 0; };
   ASSERT_TRUE(processes_->until(
       [&] {
         return std::ranges::all_of(std::array{0U, 1U}, [&](std::size_t process) {
-          const auto routes = processes_->at(process).engine().registry().routes();
+          const auto routes = processes_->at(process).engine().peers().registry().routes();
           return routes.size() == 1 && std::ranges::all_of(routes[0]->flows, &transport::Flow::parting);
         });
       },
       10 * kVirtualSecond));
   run(kVirtualSecond / 200);
-  ASSERT_EQ(processes_->at(1).engine().registry().size(), 1U);
+  ASSERT_EQ(processes_->at(1).engine().peers().registry().size(), 1U);
   processes_->fabric.pause(1, kVirtualSecond);
   ASSERT_TRUE(processes_->until(gone, kVirtualSecond / 2)) << "process 0 has no reason to wait for more";
   // Another channel, before process 1 has made a pass.
