@@ -133,7 +133,7 @@ std::int64_t ChannelProcesses::ProcessClock::now() const {
 bool ChannelProcesses::empty() {
   for (std::size_t i = 0; i < size(); ++i) {
     if (!alive(i)) continue;
-    if (at(i).engine().peers().registry().size() != 0 || at(i).engine().peers().flows().all().size() != 0 ||
+    if (at(i).engine().peers().registry().size() != 0 || !at(i).engine().peers().flows().all().empty() ||
         at(i).channels() != 0)
       return false;
   }
