@@ -24,6 +24,12 @@ Error socket_error(const char* what) {
   return Error(Status::rail_failed, fmt::format("a bare socket: {}: {}", what, std::strerror(errno)));
 }
 
+/// Within a host, as rails do there: a kernel whose default is to pace (bbr) would handicap the bare socket.
+void do_not_pace(int socket, const std::string& address) {
+  if (address.starts_with("127.") || address == "::1")
+    (void)::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, "reno", sizeof "reno" - 1);
+}
+
 struct AddressCloser {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
 };
@@ -53,6 +59,7 @@ Result<std::unique_ptr<RawSocket>> RawSocket::open(const std::string& address, s
                  fmt::format("--beside socket compares with a bare socket, and '{}' is no address of one", address));
   }
   bare->listener_ = Fd(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  do_not_pace(bare->listener_.get(), address);
   sockaddr_storage own{};
   socklen_t length = sizeof own;
   if (!bare->listener_ || ::bind(bare->listener_.get(), at->ai_addr, at->ai_addrlen) != 0 ||
@@ -72,6 +79,7 @@ Result<void> RawSocket::connect(int rank, const std::string& address, std::uint1
     const Address peer = find_address(address, port);
     if (peer == nullptr) return Error(Status::unsupported, fmt::format("'{}' is no address of a socket", address));
     socket_ = Fd(::socket(peer->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    do_not_pace(socket_.get(), address);
     if (!socket_ || ::connect(socket_.get(), peer->ai_addr, peer->ai_addrlen) != 0) return socket_error("connect");
   } else {
     socket_ = Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));

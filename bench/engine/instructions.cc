@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
   auto opened = transport::Engine::open(std::move(parts));
   if (!opened) return 1;
   const std::unique_ptr<transport::Engine> engine = std::move(opened.value());
-  transport::Flow& flow = **engine->flow(1);
+  transport::Flow& flow = **engine->peers().flow(1);
   if (published) engine->begin_publishing({telemetry::Store::open(""), "world 0"});
   const std::uint32_t exposed_region = *engine->exposed().expose({std::as_writable_bytes(std::span(memory)), signals});
   const std::array<std::byte, 8> bytes{};
@@ -144,7 +144,7 @@ int main(int argc, char** argv) {
     std::uint64_t number = 0;
     {
       const transport::ProgressGuard hold(engine->progress_lock());
-      if (!engine->try_records(flow, &put, with_signal, number)) std::abort();
+      if (!engine->submissions().try_records(flow, &put, with_signal, number)) std::abort();
     }
     rail.acknowledge(flow.session_in);
     engine->progress();
@@ -161,7 +161,8 @@ int main(int argc, char** argv) {
   } else if (what == "pass") {
     repeat([&](long) { engine->progress(); });
   } else if (what == "quiet") {
-    repeat([&](long) { sum += engine->wait_until([&] { return engine->outstanding() == 0; }, 1) ? 1 : 0; });
+    repeat(
+        [&](long) { sum += engine->wait_until([&] { return engine->completions().outstanding() == 0; }, 1) ? 1 : 0; });
   } else if (what == "read_signal") {
     repeat([&](long) { sum += std::atomic_ref<std::uint64_t>(signals[0]).load(std::memory_order_acquire); });
   } else {

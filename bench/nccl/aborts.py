@@ -55,6 +55,8 @@ def abort_rounds(rounds, seed):
     chance = random.Random(seed)
     data = torch.zeros(16 << 20, dtype=torch.float32, device=ranks.device())
     for number in range(rounds):
+        if rank == 0 and number % 10 == 0:
+            print(f"aborts: round {number} of {rounds}", file=sys.stderr, flush=True)
         pause = chance.choice((0.0, 0.001, 0.003, 0.01, 0.03)) * chance.random()
         lead = chance.choice((-1, 0, 1)) * 0.005
         faulthandler.dump_traceback_later(HUNG_S)
@@ -164,11 +166,12 @@ def main():
     if report["aborts"]:
         print(tables.markdown(["aborts over", "rank", "rounds", "bytes changed", "slowest abort, s"],
                               [[row["transport"], row["rank"], row["rounds"], row["changed"], f"{row['slowest_s']:.2f}"]
-                               for row in report["aborts"]]))
+                               for row in report["aborts"]]), flush=True)
     transports = [ranks.socket_transport()] + [ranks.railyard_transport(args.library, name, **{**settings, **args.settings})
                                                for name, settings in ways.items()]
     for turn in range(args.kills):
         for transport in transports:
+            print(f"killed: turn {turn + 1} of {args.kills}, {transport.name}", file=sys.stderr, flush=True)
             with ranks.service(args) as environment:
                 report["killed"].append({"transport": transport.name, "turn": turn,
                                          **killed(transport, environment, min(args.limit, 90), not args.ddp)})

@@ -70,7 +70,8 @@ constexpr Descriptor kSettings[] = {
     {"RAILYARD_PACING_MBPS", &Settings::pacing_mbps, Kind::number,
      "most megabits a second that one connection of a tcp rail sends; 0: no limit", 0, 4'000'000},
     {"RAILYARD_CONGESTION", &Settings::congestion, Kind::text,
-     "the congestion control of tcp rails, one of net.ipv4.tcp_available_congestion_control; empty: the kernel's"},
+     "the congestion control of tcp rails, one of net.ipv4.tcp_available_congestion_control; empty: the kernel's, and "
+     "reno on loopback"},
     {"RAILYARD_RAILS", &Settings::rails, Kind::number,
      "how many rails; 0: one per NIC port; more than there are NICs: shared out", 0, 256},
     {"RAILYARD_RAILS_PER_GPU", &Settings::rails_per_gpu, Kind::number,

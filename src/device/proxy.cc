@@ -150,7 +150,7 @@ bool DeviceProxy::State::retire(ProxyThread& proxy, Ring& ring) {
     if (!pending.dropped) {
       if (!is_done(pending)) break;
       if (pending.ticket.number != 0) {
-        if (state_.engine().any_failed()) {
+        if (state_.engine().completions().any_failed()) {
           if (auto seen = window_.test(pending.ticket); !seen) {
             fail(ring, ring.completed, pending, std::move(seen.error()));
             pending.dropped = true;

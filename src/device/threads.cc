@@ -136,7 +136,7 @@ void DeviceProxy::State::watch_peers(ProxyThread& proxy, std::int64_t now) {
   if (&proxy != proxies_.front().get() || now - proxy.lost_looked_at < kLookForLosses) return;
   proxy.lost_looked_at = now;
   const transport::Engine& engine = state_.engine();
-  if (!engine.any_failed()) return;
+  if (!engine.completions().any_failed()) return;
   Word* const lost = memory_.shared<Word>(memory_.layout().lost);
   const auto ranks = static_cast<std::size_t>(state_.world().size);
   for (std::size_t rank = 0; rank < ranks; ++rank) {

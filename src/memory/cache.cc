@@ -44,6 +44,10 @@ Result<std::shared_ptr<Region>> RegionCache::expose(std::span<std::byte> memory)
 Result<void> RegionCache::remember(std::span<const std::byte> memory) {
   auto region = find(memory, true);
   if (!region) return std::move(region.error());
+  if ((*region)->device() < 0) {
+    const std::lock_guard lock(mutex_);
+    remembered_.add(memory);
+  }
   return {};
 }
 
@@ -53,7 +57,9 @@ Result<std::shared_ptr<Region>> RegionCache::find(std::span<const std::byte> mem
   // What leaves the cache is let go after the lock: closing a registration takes its time.
   std::vector<std::shared_ptr<Region>> dropped;
   const std::lock_guard lock(mutex_);
-  if (const auto device = find_device(memory.data())) return find_on_device(memory, *device, keep, dropped);
+  const bool known = !memory.empty() && remembered_.hold(memory.data(), memory.size());
+  if (const auto device = known ? std::nullopt : find_device(memory.data()))
+    return find_on_device(memory, *device, keep, dropped);
   auto entry = entries_.upper_bound(begin);
   if (entry != entries_.begin() && !memory.empty() && end > begin) {
     --entry;
@@ -161,6 +167,7 @@ void RegionCache::forget(std::span<const std::byte> memory) {
   const Address last = page_of(begin + memory.size() - 1) + page_bytes();
   std::vector<std::shared_ptr<Region>> dropped;
   const std::lock_guard lock(mutex_);
+  remembered_.remove(memory);
   for (auto entry = first_touching(page_of(begin)); entry != entries_.end() && entry->first < last;)
     erase(entry++, dropped);
   std::erase_if(on_devices_, [&](auto& entry) {

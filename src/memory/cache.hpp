@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "memory/host_ranges.hpp"
 #include "memory/location.hpp"
 #include "memory/region.hpp"
 
@@ -57,6 +58,8 @@ class RegionCache {
   /// Drops every entry that touches these bytes' pages. Before unmapping memory that was used.
   void forget(std::span<const std::byte> memory);
   Statistics statistics() const;
+  /// What was remembered of the host's memory and is not forgotten. Any thread.
+  const HostRanges& remembered() const { return remembered_; }
 
  private:
   using Address = std::uintptr_t;
@@ -82,6 +85,7 @@ class RegionCache {
   const fabric::Access access_;
   const bool remembers_;
   mutable std::mutex mutex_;
+  HostRanges remembered_;
   Entries entries_;            ///< by first address; never overlapping
   std::list<Address> by_use_;  ///< the most recently used first
   /// Whole allocations of GPUs, the most recently used last. An address says nothing there: another allocation may

@@ -30,7 +30,7 @@ class Region {
   /// Whether this rail can reach it.
   bool reached_by(std::size_t rail) const noexcept { return rails_[rail] != nullptr; }
   /// Takes the memory back on every rail: when this returns, no peer reads or writes it. No post of our own that names
-  /// it may be in flight (`Engine::revoke` sees to that). The second call finds nothing left to do.
+  /// it may be in flight (`Revocation::revoke` sees to that). The second call finds nothing left to do.
   void revoke();
   bool revoked() const noexcept { return revoked_; }
   /// Says that no peer has anything under way to it, because all that its users allowed has happened: taking it back

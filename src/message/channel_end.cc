@@ -1,7 +1,7 @@
 /// How a channel ends. Each end says DETACH once, as the last thing in its sequence: whoever hears it knows that
 /// everything of the other's has landed. Whoever has heard it gives its own in return. The user waits for none of this:
-/// a call returns when nobody can touch the user's memory, and that can be had without the peer (Engine::revoke). The
-/// rest is between the two ends; the worker sees it through.
+/// a call returns when nobody can touch the user's memory, and that can be had without the peer (Revocation::revoke).
+/// The rest is between the two ends; the worker sees it through.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -60,13 +60,13 @@ void ChannelState::take_memory_back() {
   std::vector<std::shared_ptr<memory::Region>> regions;
   receiver_.collect(regions);
   receiver_.settle(false);
-  if (flow_ != nullptr) engine_.revoke(*flow_);
+  if (flow_ != nullptr) engine_.revocation().revoke(*flow_);
   sender_.give_up();
   std::ranges::sort(regions);
   regions.erase(std::unique(regions.begin(), regions.end()), regions.end());
   for (const auto& region : regions) {
     engine_.cache().forget(region->memory());
-    engine_.revoke(*region);
+    engine_.revocation().revoke(*region);
   }
 }
 
@@ -85,12 +85,12 @@ void ChannelState::take_from_rails(const std::shared_ptr<memory::Region>& region
   if (!let_go) worker_->spend_patience(engine_.clock().now() - began);
   const transport::ProgressGuard hold(engine_.progress_lock());
   if (!let_go && held(region)) log_info("rails have not let go of memory that is deregistered: it is taken from them");
-  engine_.revoke_registration(*region);
+  engine_.revocation().revoke_registration(*region);
 }
 
 /// Whether a rail has something of it in hand. What does holds a reference.
 bool ChannelState::held(const std::shared_ptr<memory::Region>& region) const {
-  return region.use_count() > 1 && engine_.holds(*region);
+  return region.use_count() > 1 && engine_.revocation().holds(*region);
 }
 
 /// Returns when nobody can touch the memory any more. A message under way that needs it ends the channel: NCCL gives
@@ -171,7 +171,8 @@ bool ChannelState::tend_closing() {
     cut_off(Error(Status::peer_lost, fmt::format("{} has closed the channel", flow_->route->who)), false);
   }
   if (!detach_said_) {
-    detach_said_ = engine_.try_message(*flow_, {static_cast<std::uint8_t>(Kind::detach), 0, 0, {}}, detach_);
+    detach_said_ =
+        engine_.submissions().try_message(*flow_, {static_cast<std::uint8_t>(Kind::detach), 0, 0, {}}, detach_);
     if (!detach_said_) return false;
   }
   if (may_leave()) {

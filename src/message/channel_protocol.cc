@@ -42,9 +42,9 @@ bool ChannelState::advance() {
   if (failed_.load(std::memory_order_relaxed)) return true;
   if (refused_.load(std::memory_order_relaxed) && tend_refusal()) return tend_closing();
   // Grants leave in one frame with the messages behind them, where there are any.
-  transport::Engine::cork(*flow_);
+  flow_->sender.corked = true;
   const bool granted = receiver_.advance(*flow_);
-  transport::Engine::uncork(*flow_);
+  flow_->sender.corked = false;
   const bool sent = sender_.advance(*flow_);
   engine_.push(*flow_);
   if (sender_.overflow) overflowed(*sender_.overflow);
@@ -87,7 +87,11 @@ bool ChannelState::prepare(Request& request) {
   if (request.sends) {
     if (request.region != nullptr) return true;
     const bool eager = request.message.size() <= engine_.settings().eager_bytes;
-    if (eager && (request.message.empty() || !memory::find_device(request.message.data()))) return true;
+    const auto on_device = [&] {
+      return !engine_.cache().remembered().hold(request.message.data(), request.message.size()) &&
+             memory::find_device(request.message.data()).has_value();
+    };
+    if (eager && (request.message.empty() || !on_device())) return true;
     return take(engine_.cache().find(request.message), request.region);
   }
   for (std::size_t i = 0; i < request.count; ++i) {
@@ -205,7 +209,7 @@ void ChannelState::overflowed(const message::Overflow& overflow) {
 bool ChannelState::tell_overflow() {
   if (!overflow_ || overflow_told_) return true;
   std::uint64_t operation = 0;
-  overflow_told_ = engine_.try_message(
+  overflow_told_ = engine_.submissions().try_message(
       *flow_, {static_cast<std::uint8_t>(Kind::overflow), 0, 0, message::bytes_of(*overflow_)}, operation);
   return overflow_told_;
 }

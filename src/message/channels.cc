@@ -216,7 +216,7 @@ void Channels::add_to(ContextStatistics& statistics) {
     statistics.channels_opened += worker->channels_opened();
     statistics.routes_opened += worker->routes_opened();
     statistics.joins_refused += worker->joins_refused();
-    for (const auto& route : worker->engine().registry().routes()) {
+    for (const auto& route : worker->engine().peers().registry().routes()) {
       ++statistics.routes;
       if (!route->shared()) ++statistics.private_routes;
     }

@@ -37,9 +37,9 @@ std::string Channels::report() {
         "engine {}: {} channels on {} routes; {} stale and {} malformed messages dropped, {} times a queue was full, "
         "{} "
         "links lost, {} segments sent again\n",
-        i, workers_[i]->channels(), engine.registry().size(), counts.dropped_stale, counts.dropped_malformed,
+        i, workers_[i]->channels(), engine.peers().registry().size(), counts.dropped_stale, counts.dropped_malformed,
         counts.backpressure, counts.links_lost, counts.segments_replayed);
-    for (const auto& route : engine.registry().routes()) text += describe(*route, engine);
+    for (const auto& route : engine.peers().registry().routes()) text += describe(*route, engine);
   }
   return text;
 }

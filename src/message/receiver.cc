@@ -113,6 +113,8 @@ bool Receiver::on_eager(const OfMessage& about, std::span<const std::byte> body)
   const auto chunk = body.subspan(sizeof(EagerHead));
   const bool further = (head.flags & EagerHead::kFurther) != 0;
   if (!further && !is_next(about)) return false;
+  // The slot of the one that did not fit is not for those behind it.
+  if (overflow) return true;
   if (further != stream_.on) return false;
   if (!further && !begin(about.tag, head)) return overflow.has_value();
   if (chunk.size() > stream_.bytes - stream_.arrived) return false;
@@ -228,7 +230,8 @@ bool Receiver::grant_slot(transport::Flow& flow, Request& request, std::uint8_t 
   const bool on_device = target.region != nullptr && target.region->device() >= 0;
   const Grant grant{target.memory.size(), request.group, target.tag, slot, request.count, std::uint8_t{on_device}, {}};
   std::uint64_t operation = 0;
-  return engine_.try_message(flow, InRegion{region, offset}.record(Kind::grant, bytes_of(grant)), operation);
+  return engine_.submissions().try_message(flow, InRegion{region, offset}.record(Kind::grant, bytes_of(grant)),
+                                           operation);
 }
 
 bool Receiver::announce(transport::Flow& flow, std::uint32_t id) {
@@ -241,7 +244,7 @@ bool Receiver::announce(transport::Flow& flow, std::uint32_t id) {
   }
   std::uint64_t operation = 0;
   const auto record = OfRegion{id, entry.region->memory().size()}.record(Kind::region, std::as_bytes(std::span(keys)));
-  return entry.announced = engine_.try_message(flow, record, operation);
+  return entry.announced = engine_.submissions().try_message(flow, record, operation);
 }
 
 bool Receiver::tell_withdrawn(transport::Flow& flow) {
@@ -250,7 +253,7 @@ bool Receiver::tell_withdrawn(transport::Flow& flow) {
     if (!regions_.unused(id)) continue;  // told already, or taken into use again
     std::uint64_t operation = 0;
     const auto record = OfRegion{id}.record(Kind::withdraw, {});
-    if (!engine_.try_message(flow, record, operation)) return false;
+    if (!engine_.submissions().try_message(flow, record, operation)) return false;
     regions_.erase(id);
   }
   return true;

@@ -181,7 +181,7 @@ bool Sender::send_eager(transport::Flow& flow, Request& request, const EagerHead
     record.goes_on = !last;
     record.ends = last && request.started != 0;
     std::uint64_t operation = 0;
-    if (!engine_.try_message(flow, record, operation)) {
+    if (!engine_.submissions().try_message(flow, record, operation)) {
       if (request.started != 0) streamed_ = &request;
       return false;
     }
@@ -202,7 +202,7 @@ bool Sender::send_eager(transport::Flow& flow, Request& request, const EagerHead
 bool Sender::write(transport::Flow& flow, Request& request, const Slot& slot, const Done& done) {
   const auto record = OfMessage{request.tag, next_message_}.record(Kind::done, bytes_of(done));
   if (done.bytes == 0) {
-    if (!engine_.try_message(flow, record, request.operation)) return false;
+    if (!engine_.submissions().try_message(flow, record, request.operation)) return false;
   } else {
     transport::Bulk bulk;
     // The engine only reads from a write's source.
@@ -213,7 +213,7 @@ bool Sender::write(transport::Flow& flow, Request& request, const Slot& slot, co
     bulk.remote.on_device = slot.on_device;
     bulk.region = request.region;
     bulk.keep = slot.region;
-    if (!engine_.try_write(flow, bulk, record, request.operation)) return false;
+    if (!engine_.submissions().try_write(flow, bulk, record, request.operation)) return false;
   }
   took(request);
   in_flight_.push_back(&request);

@@ -116,9 +116,9 @@ Result<int> Worker::meet(const Identity& identity, std::uint32_t worker_index,
                                               identity.text()));
   }
   // Those whose routes are gone will not be asked for again. Looked for only when there must be many.
-  if (peers_.size() > 2 * engine_->registry().size())
+  if (peers_.size() > 2 * engine_->peers().registry().size())
     std::erase_if(peers_, [this](const auto& entry) {
-      return std::ranges::none_of(engine_->registry().routes(),
+      return std::ranges::none_of(engine_->peers().registry().routes(),
                                   [&](const auto& route) { return route->peer == entry.first; });
     });
   peers_[++last_peer_] = {identity, worker_index, {contribution.begin(), contribution.end()}};
@@ -139,7 +139,7 @@ Result<transport::Route*> Worker::open_route(int peer, const transport::RouteKey
   parts.name = transport::RouteName::make(identity_, key.peer, instance, label, label);
   parts.key = key;
   parts.instance = instance;
-  auto route = engine_->open_route(std::move(parts));
+  auto route = engine_->peers().open_route(std::move(parts));
   if (route) ++routes_opened_;
   return route;
 }
@@ -163,7 +163,7 @@ std::uint64_t Worker::digest(const transport::Route& route) const {
 std::uint32_t Worker::links_shared(std::uint32_t theirs) const { return std::min(settings_.shared_links, theirs); }
 
 Result<Joining> Worker::begin(std::uint32_t service_class, bool shared) {
-  auto flow = engine_->reserve_flow();
+  auto flow = engine_->peers().flows().reserve();
   if (!flow) return std::move(flow.error());
   Joining joining;
   Hello& hello = joining.hello;
@@ -182,7 +182,7 @@ std::shared_ptr<ChannelState> Worker::open_channel(transport::Route& route, std:
                                                    std::uint64_t session_out) {
   const auto peer = find_peer(route.peer);
   auto channel = std::make_shared<ChannelState>(shared_from_this(), peer->rails.size());
-  channel->attach(*engine_->open_flow({&route, flow, remote_flow, session_out, session_in, channel.get()}));
+  channel->attach(*engine_->peers().open_flow({&route, flow, remote_flow, session_out, session_in, channel.get()}));
   channels_[channel.get()] = channel;
   log_debug("channel to {}: opened, flow {}, {}", route.who, flow,
             route.key.number == transport::RouteKey::kPrivate ? "links of its own"
@@ -198,10 +198,10 @@ Result<transport::Route*> Worker::route_for(const Hello& hello, int peer, transp
   if (shared == 0) return open_route(peer, key, random_.next());
   key.number = hello.number;
   const bool offered = hello.instance != 0 && hello.number < shared;
-  const transport::Route* const known = offered ? engine_->registry().known(key, hello.instance) : nullptr;
+  const transport::Route* const known = offered ? engine_->peers().registry().known(key, hello.instance) : nullptr;
   const bool usable = offered && (known == nullptr || known->may_be_joined());
-  if (!usable) key.number = engine_->registry().least_used(key, shared);
-  transport::Route* const mine = engine_->registry().find(key);
+  if (!usable) key.number = engine_->peers().registry().least_used(key, shared);
+  transport::Route* const mine = engine_->peers().registry().find(key);
   if (mine != nullptr && (!usable || mine->instance <= hello.instance)) return mine;
   return open_route(peer, key, usable ? hello.instance : random_.next());
 }
@@ -210,12 +210,12 @@ Result<Worker::Answer> Worker::answer(const Hello& hello) {
   if (auto checked = parse_contribution(hello.contribution); !checked) return std::move(checked.error());
   const auto peer = meet(hello.identity, hello.worker_index, hello.contribution);
   if (!peer) return peer.error().copy();
-  auto flow = engine_->reserve_flow();
+  auto flow = engine_->peers().flows().reserve();
   if (!flow) return std::move(flow.error());
   transport::RouteKey key{hello.identity, hello.worker_index, hello.service_class, transport::RouteKey::kPrivate};
   const auto route = route_for(hello, *peer, key);
   if (!route) {
-    engine_->release_flow(*flow);
+    engine_->peers().flows().release(*flow);
     return route.error().copy();
   }
   const std::uint64_t session = random_.next();
@@ -247,9 +247,9 @@ Result<std::shared_ptr<ChannelState>> Worker::conclude(Joining& joining, std::sp
   const auto peer = meet(welcome->identity, welcome->worker_index, welcome->contribution);
   if (!peer) return peer.error().copy();
   const transport::RouteKey key{welcome->identity, welcome->worker_index, hello.service_class, welcome->number};
-  const transport::Route* const mine = shared ? engine_->registry().find(key) : nullptr;
+  const transport::Route* const mine = shared ? engine_->peers().registry().find(key) : nullptr;
   if (mine != nullptr && mine->instance < welcome->instance) return ask_again(joining, mine);
-  transport::Route* route = engine_->registry().known(key, welcome->instance);
+  transport::Route* route = engine_->peers().registry().known(key, welcome->instance);
   // A process that connects to itself finds the route that it made when it answered: one for both ends.
   const bool own = !shared && welcome->identity == identity_ && welcome->worker_index == worker_index_;
   const bool usable = route == nullptr || route->may_be_joined() || (own && !route->over && !route->closing);

@@ -66,7 +66,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   /// next hello will do.
   Result<std::shared_ptr<ChannelState>> conclude(Joining& joining, std::span<const std::byte> setup_message);
   void abandon(const Joining& joining) {
-    if (joining.hello.flow != Joining::kNoFlow) engine_->release_flow(joining.hello.flow);
+    if (joining.hello.flow != Joining::kNoFlow) engine_->peers().flows().release(joining.hello.flow);
   }
 
   // ---- Moving on ----

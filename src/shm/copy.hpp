@@ -19,8 +19,8 @@ void copy_long(std::byte* to, const std::byte* from, std::size_t bytes);
 /// that is dirty in a far core's cache costs its reader several times what one in memory does.
 void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes);
 
-/// Fixed sizes compile to moves between registers and memory.
-[[gnu::always_inline]] inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+/// Up to 64 bytes, by moves between registers and memory.
+[[gnu::always_inline]] inline void copy_short(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes <= 16) {
     if (bytes >= 8) {
       std::uint64_t first;
@@ -46,24 +46,28 @@ void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes);
     return;
   }
 #if defined(__SSE2__)
-  if (bytes <= 64) {
-    const auto load = [from](std::size_t at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)); };
-    const auto store = [to](std::size_t at, __m128i value) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at), value);
-    };
-    const __m128i first = load(0);
-    const __m128i last = load(bytes - 16);
-    if (bytes > 32) {
-      const __m128i second = load(16);
-      const __m128i third = load(bytes - 32);
-      store(16, second);
-      store(bytes - 32, third);
-    }
-    store(0, first);
-    store(bytes - 16, last);
-    return;
+  const auto load = [from](std::size_t at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)); };
+  const auto store = [to](std::size_t at, __m128i value) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at), value);
+  };
+  const __m128i first = load(0);
+  const __m128i last = load(bytes - 16);
+  if (bytes > 32) {
+    const __m128i second = load(16);
+    const __m128i third = load(bytes - 32);
+    store(16, second);
+    store(bytes - 32, third);
   }
+  store(0, first);
+  store(bytes - 16, last);
+#else
+  std::memcpy(to, from, bytes);
 #endif
+}
+
+/// Any length.
+[[gnu::always_inline]] inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes <= 64) return copy_short(to, from, bytes);
   copy_long(to, from, bytes);
 }
 

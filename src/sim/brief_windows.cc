@@ -171,7 +171,7 @@ void BriefWindows::begin(int rank, int target) {
 void BriefWindows::forge(int rank, int target) {
   transport::Engine& engine = engine_of(stage_, rank);
   const transport::ProgressGuard hold(engine.progress_lock());
-  const auto flow = engine.flow(window_detail::WorldAccess::state(stage_.world(rank)).flow_of(target));
+  const auto flow = engine.peers().flow(window_detail::WorldAccess::state(stage_.world(rank)).flow_of(target));
   if (!flow || (*flow)->failed.load(std::memory_order_relaxed)) return;
   Begun begun;
   begun.forged = static_cast<Forged>(stage_.random.below(static_cast<std::uint64_t>(Forged::kinds)));
@@ -204,46 +204,49 @@ bool BriefWindows::forge_on(transport::Engine& engine, transport::Flow& flow, Be
   switch (begun.forged) {
     case Forged::no_window: {
       const transport::PutRecord put{kNoExposedRegion, 0, local};
-      return engine.try_records(flow, &put, nullptr, number);
+      return engine.submissions().try_records(flow, &put, nullptr, number);
     }
     case Forged::out_of_range: {
       const transport::PutRecord put{there.exposed_region, kBareBytes - begun.bytes + 1, local};
-      return engine.try_records(flow, &put, nullptr, number);
+      return engine.submissions().try_records(flow, &put, nullptr, number);
     }
     case Forged::no_signal: {
       const transport::SignalRecord signal{there.exposed_region, kBareSignals, SignalOp::add, 1};
-      return engine.try_records(flow, nullptr, &signal, number);
+      return engine.submissions().try_records(flow, nullptr, &signal, number);
     }
     case Forged::signal_code: {
       const transport::SignalRecord signal{there.exposed_region, 0, static_cast<SignalOp>(9), 1};
-      return engine.try_records(flow, nullptr, &signal, number);
+      return engine.submissions().try_records(flow, nullptr, &signal, number);
     }
     case Forged::misaligned:
-      return engine.try_atomic(flow, {there.exposed_region, 4, AtomicOp::add, {1, 0, 0, 8}}, nullptr, begun.ticket);
+      return engine.submissions().try_atomic(flow, {there.exposed_region, 4, AtomicOp::add, {1, 0, 0, 8}}, nullptr,
+                                             begun.ticket);
     case Forged::atomic_code:
-      return engine.try_atomic(flow, {there.exposed_region, 8, static_cast<AtomicOp>(77), {1, 0, 0, 8}}, nullptr,
-                               begun.ticket);
+      return engine.submissions().try_atomic(flow, {there.exposed_region, 8, static_cast<AtomicOp>(77), {1, 0, 0, 8}},
+                                             nullptr, begun.ticket);
     case Forged::atomic_width:
-      return engine.try_atomic(flow, {there.exposed_region, 8, AtomicOp::add, {1, 0, 0, 3}}, nullptr, begun.ticket);
+      return engine.submissions().try_atomic(flow, {there.exposed_region, 8, AtomicOp::add, {1, 0, 0, 3}}, nullptr,
+                                             begun.ticket);
     case Forged::fetch_misaligned:
-      return engine.try_atomic(flow, {there.exposed_region, 2, AtomicOp::add, {1, 0, 0, 8}}, begun.local.get(),
-                               begun.ticket);
+      return engine.submissions().try_atomic(flow, {there.exposed_region, 2, AtomicOp::add, {1, 0, 0, 8}},
+                                             begun.local.get(), begun.ticket);
     case Forged::write_no_key:
       bulk.remote = {there.exposed_region, there.wrong_keys};
-      return with_region([&] { return engine.try_write(flow, bulk, nullptr, number); });
+      return with_region([&] { return engine.submissions().try_write(flow, bulk, nullptr, number); });
     case Forged::write_out_of_range:
       bulk.remote = {there.exposed_region, there.keys};
       bulk.remote_offset = kBareBytes;  // all of it: what is in range may be written
-      return with_region([&] { return engine.try_write(flow, bulk, nullptr, number); });
+      return with_region([&] { return engine.submissions().try_write(flow, bulk, nullptr, number); });
     case Forged::read_no_key:
       bulk.remote = {there.exposed_region, there.wrong_keys};
-      return with_region(
-          [&] { return engine.try_unordered(flow, bulk, transport::Operation::Kind::read, begun.ticket); });
+      return with_region([&] {
+        return engine.submissions().try_unordered(flow, bulk, transport::Operation::Kind::read, begun.ticket);
+      });
     default: {
       // A good record in the same frame does not make up for the bad one.
       const transport::SignalRecord signal{there.exposed_region, kBareSignals + 7, SignalOp::add, 1};
       const transport::PutRecord put{kNoExposedRegion, 0, local};
-      return engine.try_records(flow, &put, &signal, number);
+      return engine.submissions().try_records(flow, &put, &signal, number);
     }
   }
 }

@@ -59,13 +59,15 @@ bool ChannelPair::wind_up(Random& random) {
 }
 
 /// Where the two may have given each other up and nothing is under way, no request tells: messages whose sends are done
-/// may be lost on their way to receives whose completion says nothing. One more receive finds out.
+/// may be lost on their way to receives whose completion says nothing. One more receive finds out, or brings one of
+/// them, and then the next one does.
 void ChannelPair::ask_after_loss(std::size_t end, Random& random) {
   const Half& half = halves_[1 - end];
-  if (asked_after_loss_[end] || receives(end) != 0 || !may_receive(end, kMoreAtEnd)) return;
-  if (half.receiver->statistics().messages_received == half.model.messages().size()) return;
-  asked_after_loss_[end] = true;
-  receive(end, random, 0);
+  const std::uint64_t received = half.receiver->statistics().messages_received;
+  if (asked_after_loss_[end] == received || receives(end) != 0 || !may_receive(end, kMoreAtEnd)) return;
+  if (received == half.model.messages().size()) return;
+  asked_after_loss_[end] = received;
+  receive(end, random, 0, true);
 }
 
 bool ChannelPair::look() {
@@ -164,7 +166,7 @@ std::uint64_t ChannelPair::draw_size(Random& random) const {
   const std::uint64_t most = behaviour_.most_bytes;
   switch (random.below(6)) {
     case 0:
-      return random.below(3);
+      return std::min(random.below(3), most);
     case 1: {
       const std::uint64_t edge = std::uint64_t{1} << random.below(17);
       return std::min(edge + random.below(3) - (edge > 1 ? 1 : 0), most);
@@ -203,12 +205,12 @@ bool ChannelPair::send(std::size_t end, Random& random, std::optional<int> tag) 
   return true;
 }
 
-bool ChannelPair::receive(std::size_t end, Random& random, std::optional<int> tag) {
+bool ChannelPair::receive(std::size_t end, Random& random, std::optional<int> tag, bool tells) {
   Half& half = halves_[1 - end];
   ChannelModel::Receive receive;
   const bool group = !tag && random.chance(behaviour_.group_percent / 100.0);
   receive.slots.resize(group ? 1 + random.below(Channel::kMostSlots) : 1);
-  receive.completion_optional = random.chance(behaviour_.optional_percent / 100.0);
+  receive.completion_optional = random.chance(behaviour_.optional_percent / 100.0) && !tells;
   std::vector<ReceiveSlot> slots;
   for (auto& slot : receive.slots) {
     slot.tag = tag ? *tag : static_cast<int>(random.below(behaviour_.tags));

@@ -74,7 +74,8 @@ class ChannelPair {
   std::uint64_t draw_size(Random& random) const;
   std::unique_ptr<Memory> perhaps_register(std::size_t end, std::span<std::byte> memory, Random& random);
   bool send(std::size_t end, Random& random, std::optional<int> tag);
-  bool receive(std::size_t end, Random& random, std::optional<int> tag);
+  /// `tells`: its completion says that the bytes are there.
+  bool receive(std::size_t end, Random& random, std::optional<int> tag, bool tells = false);
   void ask_after_loss(std::size_t end, Random& random);
   bool look_at_sends(std::size_t end);
   bool look_at_receives(std::size_t end);
@@ -91,7 +92,7 @@ class ChannelPair {
   std::array<bool, 2> failed_{};
   std::array<bool, 2> unheard_{};  ///< its sends fail: the peer has closed. What the peer had sent can still be had
   std::array<bool, 2> aborted_{};
-  std::array<bool, 2> asked_after_loss_{};
+  std::array<std::optional<std::uint64_t>, 2> asked_after_loss_{};  ///< when it had received so many
   std::uint64_t looks_ = 0;
   std::uint64_t drawn_ = 0;  ///< messages, for their bytes
   std::uint64_t seed_;

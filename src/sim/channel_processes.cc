@@ -133,7 +133,8 @@ std::int64_t ChannelProcesses::ProcessClock::now() const {
 bool ChannelProcesses::empty() {
   for (std::size_t i = 0; i < size(); ++i) {
     if (!alive(i)) continue;
-    if (at(i).engine().registry().size() != 0 || at(i).engine().flow_count() != 0 || at(i).channels() != 0)
+    if (at(i).engine().peers().registry().size() != 0 || !at(i).engine().peers().flows().all().empty() ||
+        at(i).channels() != 0)
       return false;
   }
   return true;

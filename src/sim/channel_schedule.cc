@@ -202,10 +202,10 @@ class ChannelRun {
     if (!processes_->until([this] { return processes_->empty(); }, kParting)) {
       for (std::size_t i = 0; i < processes_->size(); ++i) {
         if (!processes_->alive(i)) continue;
-        findings_.add(Finding::lost,
-                      fmt::format("process {} is left with {} routes, {} flows, {} channels", i,
-                                  processes_->at(i).engine().registry().size(), processes_->at(i).engine().flow_count(),
-                                  processes_->at(i).channels()));
+        findings_.add(Finding::lost, fmt::format("process {} is left with {} routes, {} flows, {} channels", i,
+                                                 processes_->at(i).engine().peers().registry().size(),
+                                                 processes_->at(i).engine().peers().flows().all().size(),
+                                                 processes_->at(i).channels()));
       }
     }
     // What is late lands now, or never.

@@ -30,6 +30,12 @@ class Findings {
     ++counts_[static_cast<std::size_t>(finding)];
     if (notes_.size() < kMostNotes) notes_.push_back(std::string(to_string(finding)) + ": " + std::move(note));
   }
+  void add(const Findings& more) {
+    for (std::size_t i = 0; i < kFindings; ++i) counts_[i] += more.counts_[i];
+    for (const std::string& note : more.notes_) {
+      if (notes_.size() < kMostNotes) notes_.push_back(note);
+    }
+  }
   std::uint64_t count(Finding finding) const { return counts_[static_cast<std::size_t>(finding)]; }
   bool clean() const {
     for (const std::uint64_t count : counts_) {

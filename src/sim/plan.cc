@@ -152,6 +152,7 @@ Plan make_plan(std::uint64_t seed, const ScenarioOptions& options) {
   draw_network(plan, random);
   draw_settings(plan.settings, random);
   draw_behaviour(plan.behaviour, random);
+  plan.two_worlds = Random(~seed).chance(0.2);
   if (plan.ranks == 2 && random.chance(0.02)) make_long(plan);
   if (options.operations != 0) plan.behaviour.operations = options.operations;
   plan.fabric.seed = random.next();

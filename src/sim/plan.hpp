@@ -52,7 +52,8 @@ struct Plan {
   fabric::sim::FabricOptions fabric;
   Settings settings;
   Behaviour behaviour;
-  std::string kinds;  ///< of fault, for people
+  bool two_worlds = false;  ///< of the same ranks, on the same engines
+  std::string kinds;        ///< of fault, for people
 };
 
 /// The kinds of operation a program mixes.

@@ -23,9 +23,11 @@ constexpr std::int64_t kMostSettling = 1'000'000'000;
 
 class Run {
  public:
-  explicit Run(Stage& stage) : stage_(stage) {
+  /// `second`: what the same ranks do in another world, in turn with the first; null: there is none.
+  Run(Stage& stage, Stage* second) : stage_(stage), second_(second) {
     for (std::uint32_t rank = 0; rank < stage.plan.ranks; ++rank) {
       programs_.push_back(std::make_unique<Program>(stage, static_cast<int>(rank)));
+      if (second != nullptr) programs_.push_back(std::make_unique<Program>(*second, static_cast<int>(rank)));
     }
   }
 
@@ -38,7 +40,9 @@ class Run {
 
  private:
   bool stuck() {
-    if (stage_.fabric().now() - stage_.last_change < kPatience) return false;
+    const std::int64_t change =
+        second_ == nullptr ? stage_.last_change : std::max(stage_.last_change, second_->last_change);
+    if (stage_.fabric().now() - change < kPatience) return false;
     for (auto& program : programs_) {
       if (program->alive()) program->report_stuck();
     }
@@ -64,7 +68,7 @@ class Run {
   /// Everybody in turn, from a random first one, until enough was submitted.
   bool act() {
     const std::size_t ranks = programs_.size();
-    while (stage_.operations < stage_.plan.behaviour.operations) {
+    while (stage_.operations + (second_ == nullptr ? 0 : second_->operations) < stage_.plan.behaviour.operations) {
       const std::size_t first = stage_.random.below(ranks);
       for (std::size_t i = 0; i < ranks; ++i) {
         Program& program = *programs_[(first + i) % ranks];
@@ -110,6 +114,7 @@ class Run {
   }
 
   Stage& stage_;
+  Stage* second_;
   std::vector<std::unique_ptr<Program>> programs_;
   std::int64_t idle_ = kFirstIdle;
 };
@@ -120,8 +125,14 @@ Result<Outcome> run_schedule(std::uint64_t seed, const ScenarioOptions& options)
   auto opened = Stage::open(make_plan(seed, options));
   if (!opened) return std::move(opened.error());
   Stage& stage = **opened;
+  std::unique_ptr<Stage> second;
+  if (stage.plan.two_worlds) {
+    auto beside = stage.open_second();
+    if (!beside) return std::move(beside.error());
+    second = std::move(*beside);
+  }
   {
-    Run run(stage);
+    Run run(stage, second.get());
     run.play();
   }
   Outcome outcome;
@@ -159,6 +170,10 @@ Result<Outcome> run_schedule(std::uint64_t seed, const ScenarioOptions& options)
   outcome.death = std::ranges::any_of(stage.plan.fabric.deaths,
                                       [&](const auto& death) { return !stage.fabric().alive(death.process); });
   outcome.operations = stage.operations;
+  if (second != nullptr) {
+    outcome.operations += second->operations;
+    stage.findings.add(second->findings);
+  }
   outcome.findings = std::move(stage.findings);
   return outcome;
 }

@@ -19,16 +19,48 @@ Pair::Pair(int source, int target, const Layout& layout, std::span<std::byte> me
 Cluster::~Cluster() { close(); }
 
 void Cluster::close() {
+  second_windows.clear();
+  second_worlds.clear();
   windows.clear();
   worlds.clear();
 }
 
-Result<std::unique_ptr<Cluster>> Cluster::open(const Plan& plan, std::size_t window_bytes,
-                                               const WindowOptions& options) {
+namespace {
+
+Result<void> finish_worlds(std::vector<WorldAssembly>& begun, std::vector<World>& worlds) {
+  std::vector<std::vector<std::byte>> contributions;
+  for (const WorldAssembly& assembly : begun) contributions.push_back(assembly.contribution());
+  for (WorldAssembly& assembly : begun) {
+    auto world = assembly.finish(contributions);
+    if (!world) return std::move(world.error());
+    worlds.push_back(std::move(*world));
+  }
+  return {};
+}
+
+Result<void> open_windows(std::vector<World>& worlds, std::size_t bytes, const WindowOptions& options,
+                          std::vector<Window>& windows) {
+  std::vector<WindowAssembly> begun;
+  std::vector<std::vector<std::byte>> contributions;
+  for (World& world : worlds) {
+    begun.push_back(WindowAssembly::begin(world, bytes, options));
+    contributions.push_back(begun.back().contribution());
+  }
+  for (WindowAssembly& assembly : begun) {
+    auto window = assembly.finish(contributions);
+    if (!window) return std::move(window.error());
+    windows.push_back(std::move(*window));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Cluster>> Cluster::open(const Plan& plan, std::size_t window_bytes, const WindowOptions& options,
+                                               int worlds_on_each) {
   std::unique_ptr<Cluster> cluster(new Cluster(plan));
   Random random(plan.seed);
-  std::vector<WorldAssembly> worlds;
-  std::vector<std::vector<std::byte>> contributions;
+  std::vector<WorldAssembly> begun;
   std::size_t next_rail = 0;
   for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
     WorldParts parts;
@@ -41,31 +73,28 @@ Result<std::unique_ptr<Cluster>> Cluster::open(const Plan& plan, std::size_t win
     }
     parts.rank = static_cast<int>(rank);
     parts.size = static_cast<int>(plan.ranks);
+    parts.worlds = worlds_on_each;
     parts.seed = random.next();
     for (auto& byte : parts.identity.bytes) byte = static_cast<std::uint8_t>(random.next());
     auto assembly = WorldAssembly::begin(std::move(parts));
     if (!assembly) return std::move(assembly.error());
-    worlds.push_back(std::move(*assembly));
-    contributions.push_back(worlds.back().contribution());
+    begun.push_back(std::move(*assembly));
   }
-  for (WorldAssembly& assembly : worlds) {
-    auto world = assembly.finish(contributions);
-    if (!world) return std::move(world.error());
-    cluster->worlds.push_back(std::move(*world));
-  }
-
-  std::vector<WindowAssembly> windows;
-  contributions.clear();
-  for (World& world : cluster->worlds) {
-    windows.push_back(WindowAssembly::begin(world, window_bytes, options));
-    contributions.push_back(windows.back().contribution());
-  }
-  for (WindowAssembly& assembly : windows) {
-    auto window = assembly.finish(contributions);
-    if (!window) return std::move(window.error());
-    cluster->windows.push_back(std::move(*window));
-  }
+  if (auto finished = finish_worlds(begun, cluster->worlds); !finished) return std::move(finished.error());
+  if (auto opened = open_windows(cluster->worlds, window_bytes, options, cluster->windows); !opened)
+    return std::move(opened.error());
   return cluster;
+}
+
+Result<void> Cluster::open_second(std::size_t window_bytes, const WindowOptions& options) {
+  std::vector<WorldAssembly> begun;
+  for (World& world : worlds) {
+    auto assembly = WorldAssembly::begin_beside(world, 1);
+    if (!assembly) return std::move(assembly.error());
+    begun.push_back(std::move(*assembly));
+  }
+  if (auto finished = finish_worlds(begun, second_worlds); !finished) return finished;
+  return open_windows(second_worlds, window_bytes, options, second_windows);
 }
 
 Stage::Stage(Plan given)
@@ -76,16 +105,11 @@ Stage::Stage(Plan given)
 
 Result<std::unique_ptr<Stage>> Stage::open(Plan plan) {
   std::unique_ptr<Stage> stage(new Stage(std::move(plan)));
-  WindowOptions options;
-  options.signals = stage->layout.signals();
-  auto cluster = Cluster::open(stage->plan, stage->layout.bytes(), options);
+  auto cluster =
+      Cluster::open(stage->plan, stage->layout.bytes(), stage->window_options(), stage->plan.two_worlds ? 2 : 1);
   if (!cluster) return std::move(cluster.error());
   stage->cluster = std::move(*cluster);
-  for (std::uint32_t rank = 0; rank < stage->plan.ranks; ++rank) {
-    stage->targets.emplace_back(static_cast<int>(rank), stage->plan.ranks);
-    const auto memory = stage->window(static_cast<int>(rank)).local();
-    Pattern(stage->plan.seed, rank, 0).fill(memory.first(Layout::kConstantBytes));
-  }
+  stage->fill_constants();
   const auto& programs = stage->plan.fabric.programs;
   if (programs.deregisters || programs.refusals) {
     auto brief = BriefWindows::open(*stage);
@@ -93,6 +117,32 @@ Result<std::unique_ptr<Stage>> Stage::open(Plan plan) {
     stage->brief = std::move(*brief);
   }
   return stage;
+}
+
+Result<std::unique_ptr<Stage>> Stage::open_second() {
+  Plan same = plan;
+  same.seed = ~plan.seed;
+  std::unique_ptr<Stage> stage(new Stage(std::move(same)));
+  if (auto opened = cluster->open_second(stage->layout.bytes(), stage->window_options()); !opened)
+    return std::move(opened.error());
+  stage->cluster = cluster;
+  stage->second_ = true;
+  stage->fill_constants();
+  return stage;
+}
+
+WindowOptions Stage::window_options() const {
+  WindowOptions options;
+  options.signals = layout.signals();
+  return options;
+}
+
+void Stage::fill_constants() {
+  for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
+    targets.emplace_back(static_cast<int>(rank), plan.ranks);
+    const auto memory = window(static_cast<int>(rank)).local();
+    Pattern(plan.seed, rank, 0).fill(memory.first(Layout::kConstantBytes));
+  }
 }
 
 bool Stage::may_be_lost(int observer, int target) {

@@ -54,8 +54,11 @@ struct Target {
 /// A world on simulated rails: every rank, opened and known to every other, with one window.
 class Cluster {
  public:
-  static Result<std::unique_ptr<Cluster>> open(const Plan& plan, std::size_t window_bytes,
-                                               const WindowOptions& options);
+  /// `worlds`: that may be on each rank's engine.
+  static Result<std::unique_ptr<Cluster>> open(const Plan& plan, std::size_t window_bytes, const WindowOptions& options,
+                                               int worlds = 1);
+  /// One more world of the same ranks, on the same engines.
+  Result<void> open_second(std::size_t window_bytes, const WindowOptions& options);
   ~Cluster();
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
@@ -66,6 +69,8 @@ class Cluster {
   fabric::sim::SimFabric fabric;
   std::vector<World> worlds;
   std::vector<Window> windows;
+  std::vector<World> second_worlds;
+  std::vector<Window> second_windows;
 
  private:
   explicit Cluster(const Plan& plan) : fabric(plan.fabric) {}
@@ -74,13 +79,19 @@ class Cluster {
 class Stage {
  public:
   static Result<std::unique_ptr<Stage>> open(Plan plan);
+  /// The second world of its ranks: what happens there, too.
+  Result<std::unique_ptr<Stage>> open_second();
 
   Pair& pair(int source, int target);
   Pair* existing_pair(int source, int target) const {
     return pairs_[static_cast<std::size_t>(source) * plan.ranks + static_cast<std::size_t>(target)].get();
   }
-  Window& window(int rank) { return cluster->windows[static_cast<std::size_t>(rank)]; }
-  World& world(int rank) { return cluster->worlds[static_cast<std::size_t>(rank)]; }
+  Window& window(int rank) {
+    return (second_ ? cluster->second_windows : cluster->windows)[static_cast<std::size_t>(rank)];
+  }
+  World& world(int rank) {
+    return (second_ ? cluster->second_worlds : cluster->worlds)[static_cast<std::size_t>(rank)];
+  }
   fabric::sim::SimFabric& fabric() { return cluster->fabric; }
   /// Whether `observer` may be told that `target` is lost: it is dead, or one of them was stopped for long and nothing
   /// told that it lives.
@@ -92,7 +103,7 @@ class Stage {
   Layout layout;
   Random random;
   Findings findings;
-  std::unique_ptr<Cluster> cluster;
+  std::shared_ptr<Cluster> cluster;
   std::vector<Target> targets;
   std::unique_ptr<BriefWindows> brief;  ///< null: no kind of fault needs them
   std::uint64_t operations = 0;
@@ -100,6 +111,10 @@ class Stage {
 
  private:
   explicit Stage(Plan given);
+  WindowOptions window_options() const;
+  void fill_constants();
+
+  bool second_ = false;
   std::vector<std::unique_ptr<Pair>> pairs_;
 };
 

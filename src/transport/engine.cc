@@ -32,7 +32,7 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineParts parts) {
   std::unique_ptr<Engine> engine(new Engine(std::move(parts)));
   if (auto started = engine->start(); !started) return std::move(started.error());
   if (size > 0) {
-    auto first = engine->reserve_flows(static_cast<std::size_t>(size));
+    auto first = engine->peers().flows().reserve(static_cast<std::size_t>(size));
     if (!first) return std::move(first.error());
     engine->join({.own = rank, .size = size, .first_flow = *first, .find = engine->core_.find_peer});
   }
@@ -146,7 +146,7 @@ std::size_t Engine::do_chores() {
   if (fence_requests_.any() && fence_requests_.answer()) ++happened;
   if (refusals_.any() && refusals_.tell()) ++happened;
   if (losses_.any() && losses_.end()) ++happened;
-  if (core_.rails_stuck) stop_stuck_rails();
+  if (core_.rails_stuck) revocation_.stop_stuck_rails();
   if (!peers_.late().empty()) part_with_late();
   if (leaving_ != 0) retire();
   core_.has_chores = !peers_.late().empty() || poster_.any_failed() || notices_.any() || fence_requests_.any() ||
@@ -178,7 +178,7 @@ Waiting::Agenda Engine::agenda() {
   // What a reader of the telemetry sees is never older than what happened last.
   if (core_.telemetry != nullptr && !core_.telemetry->settled())
     next_look = std::min(next_look, std::max(publish_at_ - core_.clock->now(), kLeastWatch));
-  return {next_look, outstanding() != 0 || !watched_.empty()};
+  return {next_look, completions_.outstanding() != 0 || !watched_.empty()};
 }
 
 [[gnu::hot]] bool Engine::pass(Pace& pace) {
@@ -187,7 +187,7 @@ Waiting::Agenda Engine::agenda() {
     moved = progress();
     core_.progress_lock.give();
   }
-  pace.passed(moved || outstanding() != 0);
+  pace.passed(moved || completions_.outstanding() != 0);
   return moved;
 }
 
@@ -210,7 +210,7 @@ void Engine::warm_up(const Route& route) const {
 // ---- Peers ----
 
 void Engine::check_on(std::uint32_t id) {
-  if (const auto found = flow(id)) check_on(*(*found)->route);
+  if (const auto found = peers_.flow(id)) check_on(*(*found)->route);
 }
 
 void Engine::use_directly(Flow& flow) {
@@ -222,7 +222,7 @@ void Engine::use_directly(Flow& flow) {
 
 void Engine::wake_peer(std::uint32_t flow) {
   const ProgressGuard hold(core_.progress_lock);
-  const Flow* const known = existing_flow(flow);
+  const Flow* const known = peers_.existing(flow);
   if (known == nullptr || known->failed.load(std::memory_order_relaxed)) return;
   ++core_.counts.direct_wakes;
   for (const Link& link : known->route->links)
@@ -250,8 +250,8 @@ void Engine::begin_tracing(std::shared_ptr<telemetry::Trace> trace, const std::s
 }
 
 void Engine::publish() {
-  publish_at_ =
-      core_.telemetry->publish({*core_.clock, peers_.registry(), statistics(), outstanding(), core_.waiting.passes()});
+  publish_at_ = core_.telemetry->publish(
+      {*core_.clock, peers_.registry(), statistics(), completions_.outstanding(), core_.waiting.passes()});
   completions_.sampler().refresh();
   poster_.time_next();
   set_due();

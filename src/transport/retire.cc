@@ -41,7 +41,7 @@ void Engine::leave(const Ranks& ranks) {
       },
       &ranks);
   for (std::uint32_t id = ranks.first_flow; ranks.owns(id); ++id) {
-    if (Flow* const flow = existing_flow(id)) close_flow(*flow);
+    if (Flow* const flow = peers_.existing(id)) close_flow(*flow);
   }
   core_.rails.ring();
   losses_.forget(ranks);

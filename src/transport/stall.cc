@@ -42,7 +42,7 @@ std::string describe_flow(const Engine& engine, const Flow& flow) {
 
 std::string describe_peer(Engine& engine, std::uint32_t id) {
   const ProgressGuard hold(engine.progress_lock());
-  const Flow* const flow = engine.existing_flow(id);
+  const Flow* const flow = engine.peers().existing(id);
   return flow == nullptr ? std::string("nothing was ever sent to it") : describe_flow(engine, *flow);
 }
 

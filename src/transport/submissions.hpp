@@ -20,16 +20,22 @@ class Submissions {
   Submissions(Core& core, Completions& completions, Transmitter& transmitter)
       : core_(core), completions_(completions), transmitter_(transmitter) {}
 
+  /// Records that travel in one frame. `number` names the operation.
   [[gnu::hot]] bool try_records(Flow& flow, const PutRecord* put, const SignalRecord* signal, std::uint64_t& number);
   [[gnu::hot]] bool try_message(Flow& flow, const MessageRecord& message, std::uint64_t& number);
   bool try_atomic(Flow& flow, const AtomicRecord& atomic, void* before, Ticket& ticket);
 
+  /// An ordered write over all links and, after it, a signal (or null) or a message.
   bool try_write(Flow& flow, const Bulk& bulk, const SignalRecord* signal, std::uint64_t& number);
   bool try_write(Flow& flow, const Bulk& bulk, const MessageRecord& message, std::uint64_t& number);
+  /// A write outside the sequence, or a read.
   bool try_unordered(Flow& flow, const Bulk& bulk, Operation::Kind kind, Ticket& ticket);
+  /// An atomic of the target's NIC, outside the sequence; `before` may be null.
   bool try_native(Flow& flow, const Bulk& at, const fabric::AtomicRequest& request, void* before, Ticket& ticket);
 
+  /// Ordered blocks and, after all of them, a signal: one operation. Not more than VectorShape::kMost, not none.
   bool try_vector(Flow& flow, const VectorWork& work, const SignalRecord* signal, std::uint64_t& number);
+  /// Reads in one slot. As many at most.
   bool try_reads(Flow& flow, const VectorWork& work, Ticket& ticket);
 
  private:

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -26,11 +27,15 @@ struct WorldParts {
   int size = 1;
   Identity identity;
   std::uint64_t seed = 0;
+  int worlds = 1;  ///< that may join the engine, all of that size
 };
 
 class WorldAssembly {
  public:
   static Result<WorldAssembly> begin(WorldParts parts);
+  /// One more of the same process and size, on the engine of one that is there. `instance`: tells worlds of the same
+  /// processes apart, and is not 0.
+  static Result<WorldAssembly> begin_beside(World& world, std::uint64_t instance);
   WorldAssembly(WorldAssembly&&) noexcept;
   WorldAssembly& operator=(WorldAssembly&&) noexcept;
   ~WorldAssembly();
@@ -39,10 +44,11 @@ class WorldAssembly {
   Result<World> finish(std::span<const std::vector<std::byte>> all);
 
  private:
-  WorldAssembly(std::unique_ptr<Membership> membership, int rank, int size);
+  WorldAssembly(std::unique_ptr<Membership> membership, int rank, int size, std::uint64_t instance);
   std::unique_ptr<Membership> membership_;
   int rank_;
   int size_;
+  std::uint64_t instance_;
 };
 
 /// A world over rails of its own, whose ranks meet by `bootstrap`, which must outlive it. Collective.

@@ -82,7 +82,7 @@ class WindowEnds {
     for (const EndingWorld& each : worlds_) {
       if (each.failed() || !each.collective()) continue;
       transport::Engine& engine = each.any().engine();
-      engine.wait_until([&] { return engine.pending_handshakes() == 0; },
+      engine.wait_until([&] { return engine.handshakes().pending() == 0; },
                         std::max<std::int64_t>(0, until - clock_.now()));
     }
   }

@@ -14,9 +14,11 @@ constexpr std::size_t kMostWarm = 4;  ///< ranks whose parts are touched: with m
 
 bool WindowState::begin_touching(int rank) {
   const transport::ProgressGuard hold(engine_.progress_lock());
-  const auto flow = engine_.flow(flow_of(rank));
+  const auto flow = engine_.peers().flow(flow_of(rank));
   if (!flow) return false;  // the engine's own way says why
   engine_.use_directly(**flow);
+  if (const DirectPart* const direct = part(rank).direct; direct != nullptr)
+    direct->flow.store(*flow, std::memory_order_release);
   return (*flow)->outstanding.load(std::memory_order_relaxed) == 0 && !(*flow)->failed.load(std::memory_order_relaxed);
 }
 
@@ -26,6 +28,19 @@ void WindowState::warm_up() const {
   touch(*this);
   touch(parts_.data(), std::min(parts_.size(), kMostWarm) * sizeof(PeerPart));
   for (std::size_t i = 0; i < std::min(direct_parts_.size(), kMostWarm); ++i) touch(*direct_parts_[i]);
+}
+
+[[gnu::hot]] Result<Ticket> WindowState::put_mapped(const Put& request) {
+  const DirectPart& direct = *part(request.rank).direct;
+  if (on_device(part(request.rank), request.source, request.bytes)) return put_by_engine(request);
+  if (gpus_ && put_at_once(direct, request)) return Ticket{};
+  if (!is_good(request) || !takes(direct, request) || !may_touch(request.rank)) return put_by_engine(request);
+  if (traced_) {
+    put_traced(direct, request);
+  } else {
+    put_directly(direct, request);
+  }
+  return Ticket{};
 }
 
 void WindowState::put_traced(const DirectPart& part, const Put& request) {

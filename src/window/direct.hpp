@@ -20,6 +20,7 @@ namespace railyard::window_detail {
 /// What an operation costs in looks of a wait (see Pace).
 inline constexpr std::uint32_t kWork = 2;
 inline constexpr std::size_t kBytesPerLook = 1024;
+inline constexpr std::size_t kShort = 64;  ///< bytes that are copied without a call
 
 [[gnu::always_inline]] inline void WindowState::used_directly(DirectUse::What what, std::size_t bytes) {
   DirectUse& use = use_.direct();
@@ -46,22 +47,48 @@ inline constexpr std::size_t kBytesPerLook = 1024;
   if (part.heap) used_directly(DirectUse::What::put, request.bytes);
 }
 
+/// A short put or signal from the host's memory on mapped memory, while nothing else is to be done: no pass is due,
+/// nobody traces. It calls nothing, so its caller saves no register for it. False: nothing was done.
+[[gnu::always_inline]] inline bool WindowState::put_at_once(const DirectPart& part, const Put& request) {
+  const std::span<std::byte> memory = part.data.memory;
+  if (request.bytes > kShort || request.offset > memory.size() || request.bytes > memory.size() - request.offset ||
+      (request.source == nullptr && request.bytes != 0) || request.order > Order::relaxed ||
+      request.counter != nullptr || traced_) [[unlikely]]
+    return false;
+  const SignalUpdate* const signal = request.signal;
+  if (signal != nullptr && (request.exposed_region != 0 || signal->index >= part.data.signals.size() ||
+                            signal->op > SignalOp::set)) [[unlikely]]
+    return false;
+  // Acquire: as in `may_touch`.
+  const transport::Flow* const flow = part.flow.load(std::memory_order_acquire);
+  if (flow == nullptr || flow->outstanding.load(std::memory_order_acquire) != 0 ||
+      flow->failed.load(std::memory_order_acquire)) [[unlikely]]
+    return false;
+  DirectUse::Line* const line = use_.direct().mine_alone();
+  if (line == nullptr || line->pace.spend(kWork)) [[unlikely]]
+    return false;
+  shm::copy_short(memory.data() + request.offset, static_cast<const std::byte*>(request.source), request.bytes);
+  // The signal waits for all stores before it: what is ours alone comes after it.
+  if (signal != nullptr) apply_signal(part.data, signal->index, signal->op, signal->value);
+  DirectUse::count_alone(*line, DirectUse::What::put, request.bytes);
+  if (signal != nullptr && part.sleepers->any()) [[unlikely]]
+    wake(request.rank);
+  return true;
+}
+
+/// A copy for the other ways: the request itself would have to lie in memory on this one too.
 [[gnu::always_inline]] inline Result<Ticket> WindowState::put(const Put& request) {
-  if (is_good(request) && !on_device(part(request.rank), request.source, request.bytes)) {
-    const DirectPart* const direct = part(request.rank).direct;
-    if (direct != nullptr && takes(*direct, request) && may_touch(request.rank)) {
-      // Field by field here and below: handed on as a whole, it would have to lie in memory on the fast way too.
-      if (traced_) [[unlikely]] {
-        put_traced(*direct, {request.call, request.rank, request.offset, request.source, request.bytes, request.signal,
-                             request.counter, request.order, request.exposed_region});
-      } else {
-        put_directly(*direct, request);
-      }
-      return Ticket{};
+  const std::size_t index = index_of(request.rank);
+  if (index < parts_.size()) {
+    if (const DirectPart* const direct = parts_[index].direct; direct != nullptr) {
+      if ((!gpus_ || is_on_host_again(request.source, request.bytes)) && put_at_once(*direct, request)) [[likely]]
+        return Ticket{};
+      return put_mapped(Put{request.call, request.rank, request.offset, request.source, request.bytes, request.signal,
+                            request.counter, request.order, request.exposed_region});
     }
   }
-  return put_by_engine({request.call, request.rank, request.offset, request.source, request.bytes, request.signal,
-                        request.counter, request.order, request.exposed_region});
+  return put_by_engine(Put{request.call, request.rank, request.offset, request.source, request.bytes, request.signal,
+                           request.counter, request.order, request.exposed_region});
 }
 
 inline Result<Ticket> WindowState::get(int rank, std::size_t offset, void* destination, std::size_t bytes) {

@@ -11,7 +11,10 @@
 
 namespace railyard::window_detail {
 
-bool WindowState::is_on_device(const void* memory) { return memory::find_device(memory).has_value(); }
+bool WindowState::is_on_device(const void* memory) {
+  memory::OwnStack::look();  // next time it may not come to this
+  return memory::find_device(memory).has_value();
+}
 
 /// Between two places of this process, at least one of them on a GPU. Done when it returns.
 Result<void> WindowState::copy_at_home(const char* call, void* to, const void* from, std::size_t bytes) {

@@ -107,7 +107,7 @@ Result<void> WindowState::check_reach(const char* call, int rank, const transpor
   return check_signal(request.call, request.rank, request.signal->index);
 }
 
-[[gnu::hot]] Result<Ticket> WindowState::put_by_engine(Put request) {
+[[gnu::hot]] Result<Ticket> WindowState::put_by_engine(const Put& request) {
   // Everybody has slept: what this call runs through is in no cache.
   if (engine_.waiting().newly_attended(code_touched_)) [[unlikely]]
     touch_hot_code();
@@ -137,7 +137,7 @@ Result<void> WindowState::check_reach(const char* call, int rank, const transpor
     const transport::PutRecord record{
         peer.exposed_region, request.offset, {static_cast<const std::byte*>(request.source), request.bytes}};
     auto submitted = submit(request.call, request.rank, [&](transport::Flow& flow) {
-      return engine_.try_records(flow, request.bytes > 0 ? &record : nullptr, with_signal, ticket.number);
+      return engine_.submissions().try_records(flow, request.bytes > 0 ? &record : nullptr, with_signal, ticket.number);
     });
     if (!submitted) return std::move(submitted.error());
     ticket.slot = kSourceFree;
@@ -170,8 +170,9 @@ Result<void> WindowState::check_reach(const char* call, int rank, const transpor
   }
   auto submitted = submit_bulk(
       request.call, request.rank, std::move(work), [&](transport::Flow& flow, const transport::Bulk& ready) {
-        return relaxed ? engine_.try_unordered(flow, ready, transport::Operation::Kind::relaxed_write, ticket)
-                       : engine_.try_write(flow, ready, signal, ticket.number);
+        return relaxed
+                   ? engine_.submissions().try_unordered(flow, ready, transport::Operation::Kind::relaxed_write, ticket)
+                   : engine_.submissions().try_write(flow, ready, signal, ticket.number);
       });
   if (!submitted) return std::move(submitted.error());
   ticket.peer = request.rank;
@@ -187,10 +188,10 @@ Result<Ticket> WindowState::get_by_engine(int rank, std::size_t offset, void* de
     return Ticket{};
   }
   Ticket ticket;
-  auto submitted = submit_bulk("get", rank, bulk(rank, offset, destination, bytes),
-                               [&](transport::Flow& flow, const transport::Bulk& ready) {
-                                 return engine_.try_unordered(flow, ready, transport::Operation::Kind::read, ticket);
-                               });
+  auto submitted = submit_bulk(
+      "get", rank, bulk(rank, offset, destination, bytes), [&](transport::Flow& flow, const transport::Bulk& ready) {
+        return engine_.submissions().try_unordered(flow, ready, transport::Operation::Kind::read, ticket);
+      });
   if (!submitted) return std::move(submitted.error());
   ticket.peer = rank;
   return ticket;
@@ -267,8 +268,9 @@ Result<Ticket> WindowState::atomic(int rank, std::size_t offset, AtomicOp op, Wo
   }
   Ticket ticket;
   const transport::AtomicRecord record{part(rank).exposed_region, offset, op, body, kind};
-  auto submitted =
-      submit(call, rank, [&](transport::Flow& flow) { return engine_.try_atomic(flow, record, before, ticket); });
+  auto submitted = submit(call, rank, [&](transport::Flow& flow) {
+    return engine_.submissions().try_atomic(flow, record, before, ticket);
+  });
   if (!submitted) return std::move(submitted.error());
   if (before == nullptr) ticket.slot = kSourceFree;
   ticket.peer = rank;
@@ -310,8 +312,9 @@ Result<Ticket> WindowState::atomic_natively(const char* call, int rank, std::siz
   }
   Ticket ticket;
   const transport::Bulk at = bulk(rank, offset, nullptr, sizeof(std::uint64_t));
-  auto submitted =
-      submit(call, rank, [&](transport::Flow& flow) { return engine_.try_native(flow, at, request, before, ticket); });
+  auto submitted = submit(call, rank, [&](transport::Flow& flow) {
+    return engine_.submissions().try_native(flow, at, request, before, ticket);
+  });
   if (!submitted) return std::move(submitted.error());
   ticket.peer = rank;
   return ticket;

@@ -30,7 +30,7 @@ Error WindowState::in_our_terms(Error error) const {
 }
 
 int WindowState::lost_rank() const {
-  const int last = engine_.last_lost();
+  const int last = engine_.losses().last();
   if (last < 0) return -1;
   const transport::Ranks& ranks = world_.membership->ranks();
   const auto flow = static_cast<std::uint32_t>(last);
@@ -45,7 +45,7 @@ int WindowState::lost_rank() const {
 }
 
 std::uint64_t WindowState::outstanding() const {
-  const std::uint64_t all = engine_.outstanding();
+  const std::uint64_t all = engine_.completions().outstanding();
   if (all == 0 || (!world_.is_part() && world_.home().alone())) return all;
   std::uint64_t sum = 0;
   for (int rank = 0; rank < world_.size; ++rank) {

@@ -12,7 +12,7 @@ template <typename Attempt>
   Error error;
   const auto once = [&] {
     const transport::ProgressGuard hold(engine_.progress_lock());
-    const auto flow = engine_.flow(flow_of(rank));
+    const auto flow = engine_.peers().flow(flow_of(rank));
     if (!flow) {
       error = in_our_terms(flow.error().copy());
       return Outcome::broken;
@@ -23,7 +23,7 @@ template <typename Attempt>
     }
     if (engine_.waiting().newly_attended(route_touched_)) [[unlikely]]
       engine_.warm_up(*(*flow)->route);
-    engine_.submits(use_.submitter());
+    engine_.completions().submits(use_.submitter());
     return attempt(**flow) ? Outcome::done : Outcome::full;
   };
   Outcome outcome = once();

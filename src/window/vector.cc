@@ -213,8 +213,8 @@ Result<Ticket> WindowState::put_blocks(const char* call, int rank, const Blocks&
   return submit_blocks(call, rank, blocks, device, true,
                        [&](transport::Flow& flow, const transport::VectorWork& work, bool at_the_end, Ticket& ticket) {
                          ticket = {};
-                         return engine_.try_vector(flow, work, at_the_end && signal != nullptr ? &record : nullptr,
-                                                   ticket.number);
+                         return engine_.submissions().try_vector(
+                             flow, work, at_the_end && signal != nullptr ? &record : nullptr, ticket.number);
                        });
 }
 
@@ -235,7 +235,7 @@ Result<Ticket> WindowState::get_blocks(const char* call, int rank, const Blocks&
   }
   return submit_blocks(call, rank, blocks, device, false,
                        [&](transport::Flow& flow, const transport::VectorWork& work, bool /*last*/, Ticket& ticket) {
-                         return engine_.try_reads(flow, work, ticket);
+                         return engine_.submissions().try_reads(flow, work, ticket);
                        });
 }
 

@@ -79,7 +79,7 @@ class SignalWait {
     return all_;
   }
   /// There is something to do but to wait.
-  bool ended() { return met() || (state_.engine().any_failed() && (hopeless() || moved_on())); }
+  bool ended() { return met() || (state_.engine().completions().any_failed() && (hopeless() || moved_on())); }
   /// Nobody is left who could end it.
   bool hopeless() {
     for (const SignalCondition& condition : conditions_) {
@@ -250,14 +250,14 @@ class SignalWait {
   if (conditions.empty() || !std::ranges::all_of(conditions, good)) return bad_conditions(call, conditions);
   SignalWait wait(*this, conditions, wanted);
   const std::int64_t patience = nanoseconds(deadline);
-  const std::int64_t away = engine_.away();
+  const std::int64_t away = engine_.health().away();
   // No clock is read before the wait turns out to be long.
   const std::int64_t part = std::min(wait.ask_after_nanoseconds(), patience);
   if (!wait_for_word([&] { return wait.ended(); }, part) && patience > part)
     wait_long(*this, call, wait, part, patience);
   if (wait.met()) return wait.result();
   if (deadline.is_default() && !wait.hopeless()) {
-    const auto over = [&] { return wait.met() || (engine_.any_failed() && wait.hopeless()); };
+    const auto over = [&] { return wait.met() || (engine_.completions().any_failed() && wait.hopeless()); };
     await_loss(
         deadline, away, [&] { return wait.time_to_loss(); },
         [&](std::int64_t time) { return wait_for_word(over, time); });
@@ -271,7 +271,7 @@ std::int64_t WindowState::time_to_loss(int rank) {
   if (flow == nullptr) return INT64_MAX;
   if (flow->failed.load(std::memory_order_acquire)) return 0;
   const transport::ProgressGuard hold(engine_.progress_lock());
-  return engine_.time_to_loss(*flow->route);
+  return engine_.health().time_to_loss(*flow->route);
 }
 
 [[gnu::noinline, gnu::cold]] bool WindowState::await_loss(Deadline deadline, std::int64_t away,
@@ -281,10 +281,10 @@ std::int64_t WindowState::time_to_loss(int rank) {
   const Settings& settings = engine_.settings();
   const std::int64_t most = std::int64_t{std::min(settings.timeout_ms, settings.peer_timeout_ms)} * 1'000'000;
   // Not counting what this process is away from now on, as the peer's time does not.
-  const std::int64_t until = engine_.clock().now() + most - engine_.away();
+  const std::int64_t until = engine_.clock().now() + most - engine_.health().away();
   for (;;) {
     const std::int64_t to_go = left();
-    const std::int64_t away_now = engine_.away();
+    const std::int64_t away_now = engine_.health().away();
     if (to_go == INT64_MAX || to_go - (away_now - away) > most / kNearlyLost) return false;
     const std::int64_t time = std::min(kLookAgainAfter, until + away_now - engine_.clock().now());
     if (time <= 0) return false;
@@ -302,7 +302,7 @@ bool WindowState::wait_for_all(Deadline deadline) {
   };
   const auto none = [this] { return outstanding() == 0; };
   const auto wait = [&](std::int64_t time) { return engine_.wait_until(none, time); };
-  const std::int64_t away = engine_.away();
+  const std::int64_t away = engine_.health().away();
   const bool in_time =
       transport::wait_watched(engine_, nanoseconds(deadline), telemetry::Waiting::quiet, -1, wait, [&] {
         const int rank = busy();
@@ -351,7 +351,7 @@ Error WindowState::bad_conditions(const char* call, std::span<const SignalCondit
 /// Dissemination: after round k every rank has heard, directly or not, of 2^(k+1) ranks.
 Result<void> WindowState::run_barrier(Deadline deadline) {
   const std::int64_t nanoseconds = this->nanoseconds(deadline);
-  const std::int64_t away = engine_.away();
+  const std::int64_t away = engine_.health().away();
   const std::int64_t start = engine_.clock().now();
   const auto left = [&] {
     return nanoseconds == INT64_MAX ? INT64_MAX

@@ -160,7 +160,7 @@ Result<std::uint64_t> Window::wait_counter(std::size_t index, std::uint64_t valu
     const transport::Flow* flow = state_->existing_flow(rank);
     if (flow != nullptr && flow->failed.load(std::memory_order_acquire))
       return state_->in_our_terms(flow->error.copy());
-    if (in_time && engine.any_failed()) {
+    if (in_time && engine.completions().any_failed()) {
       if (auto failure = engine.untold_failure(state_->flow_of(rank))) return state_->in_our_terms(std::move(*failure));
     }
   }
@@ -269,7 +269,7 @@ Result<void> Window::fence(int rank) {
   transport::Flow* flow = state_->existing_flow(rank);
   if (flow == nullptr || flow->outstanding.load(std::memory_order_acquire) == 0) return {};
   const transport::ProgressGuard hold(state_->engine().progress_lock());
-  state_->engine().fence(*flow);
+  flow->sender.request_fence();
   return {};
 }
 
@@ -299,7 +299,7 @@ Result<void> Window::quiet(int rank, Deadline deadline) {
                : Result<void>();
   }
   if (!done) return state_->timed_out("quiet", rank, state_->nanoseconds(deadline));
-  if (engine.any_failed()) {
+  if (engine.completions().any_failed()) {
     if (auto failure = engine.untold_failure(state_->flow_of(rank))) return state_->in_our_terms(std::move(*failure));
   }
   return {};
@@ -310,7 +310,7 @@ Result<void> Window::quiet(Deadline deadline) {
   state_->settle();
   transport::Engine& engine = state_->engine();
   const bool done = state_->wait_for_all(deadline);
-  if (done && !engine.any_failed()) return {};
+  if (done && !engine.completions().any_failed()) return {};
   for (int rank = 0; rank < state_->world().size; ++rank) {
     transport::Flow* flow = state_->existing_flow(rank);
     if (flow == nullptr) continue;

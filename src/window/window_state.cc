@@ -171,9 +171,9 @@ void WindowState::shut(bool together) {
   if (barrier_exposed_region_id_ != 0) engine_.exposed().conceal(barrier_exposed_region_id_);
   exposed_region_id_ = barrier_exposed_region_id_ = 0;
   exposed_region_ = {};
-  engine_.forget_counters(counters_);
+  engine_.completions().forget_counters(counters_);
   if (storage_ != nullptr && storage_->device_counters) {
-    engine_.forget_counters(storage_->device_counters->latest());
+    engine_.completions().forget_counters(storage_->device_counters->latest());
     engine_.exposed().forget_mirror(*storage_->device_counters);
   }
   counters_ = {};
@@ -184,7 +184,7 @@ void WindowState::shut(bool together) {
   if (region_ != nullptr) {
     engine_.cache().forget(region_->memory());
     if (together) region_->settle();
-    engine_.revoke(*region_);
+    engine_.revocation().revoke(*region_);
   }
   region_.reset();
   if (sleepers_ != nullptr) home_.remove_sleepers(sleepers_);

@@ -94,6 +94,9 @@ struct DeviceShare {
 struct alignas(64) DirectPart {
   // What a small put looks at lies in two lines.
   transport::ExposedRegion data;
+  /// To the rank whose mapped part it is, once the engine watches over it for this (begin_touching). Release: whoever
+  /// reads it sees the flow whole.
+  mutable std::atomic<const transport::Flow*> flow{nullptr};
   const transport::Sleepers* sleepers = nullptr;  ///< of that rank, in waits for these signals and words
   memory::Heap heap;                              ///< the mapping; none for this rank's own
   transport::ExposedRegion barrier;
@@ -145,7 +148,9 @@ class WindowState {
 
   /// The engine's flow to a rank.
   std::uint32_t flow_of(int rank) const { return world_.flow_of(rank); }
-  [[gnu::always_inline]] transport::Flow* existing_flow(int rank) const { return engine_.existing_flow(flow_of(rank)); }
+  [[gnu::always_inline]] transport::Flow* existing_flow(int rank) const {
+    return engine_.peers().existing(flow_of(rank));
+  }
   /// An error of the engine's with the ranks of this world, its text with both.
   Error in_our_terms(Error error) const;
   /// A rank of this world that is lost (not one that has left); -1: none is.
@@ -308,7 +313,7 @@ class WindowState {
   /// The same until the deadline. By default it covers what it takes to find out that the rank is lost (`await_loss`).
   template <typename Wait>
   bool wait_for_rank(const char* call, int rank, telemetry::Waiting what, Deadline deadline, Wait&& wait) {
-    const std::int64_t away = engine_.away();
+    const std::int64_t away = engine_.health().away();
     return wait_watched(call, rank, what, nanoseconds(deadline), wait) ||
            await_loss(
                deadline, away, [&] { return time_to_loss(rank); }, wait);
@@ -358,6 +363,8 @@ class WindowState {
   static const transport::ExposedRegion& signals_of(const DirectPart& part, const Put& request) {
     return request.exposed_region == 0 ? part.data : part.barrier;
   }
+  bool put_at_once(const DirectPart& part, const Put& request);
+  Result<Ticket> put_mapped(const Put& request);
   void put_directly(const DirectPart& part, const Put& request);
   void put_traced(const DirectPart& part, const Put& request);
   void note_direct(int rank, transport::EngineTrace::What what, std::size_t bytes, std::int64_t began) const;
@@ -371,7 +378,18 @@ class WindowState {
   // on_device.cc: memory of GPUs, which the processor never touches.
   /// Whether the data of a rank's part, or these bytes of the caller's, are memory of a GPU.
   bool on_device(const PeerPart& peer, const void* memory, std::size_t bytes) const {
-    return gpus_ && (peer.on_device || (bytes != 0 && is_on_device(memory)));
+    return gpus_ && (peer.on_device || (!is_on_host(memory, bytes) && is_on_device(memory)));
+  }
+  /// Without asking a driver, which takes longer than a small put. False says nothing. The first is for what lies where
+  /// others did before it.
+  [[gnu::always_inline]] bool is_on_host_again(const void* memory, std::size_t bytes) const {
+    return memory::OwnStack::holds(memory) || engine_.cache().remembered().hold_again(memory, bytes);
+  }
+  bool is_on_host(const void* memory, std::size_t bytes) const {
+    const auto* const at = static_cast<const std::byte*>(memory);
+    const std::span<std::byte> own = exposed_region_.memory;
+    return bytes == 0 || memory::OwnStack::holds(at) || engine_.cache().remembered().hold(at, bytes) ||
+           (exposed_region_.device < 0 && at >= own.data() && at < own.data() + own.size());
   }
   static bool is_on_device(const void* memory);
   Result<void> copy_at_home(const char* call, void* to, const void* from, std::size_t bytes);
@@ -405,7 +423,7 @@ class WindowState {
            request.order <= Order::relaxed && (request.counter == nullptr || request.counter->index < counters_.size());
   }
   // operations.cc
-  Result<Ticket> put_by_engine(Put request);  // a copy: so the fast way need not make one
+  Result<Ticket> put_by_engine(const Put& request);
   Result<Ticket> put_bulk(const Put& request, const transport::SignalRecord* signal, bool device);
   Result<Ticket> get_by_engine(int rank, std::size_t offset, void* destination, std::size_t bytes);
   Result<void> check_put(const Put& request) const;

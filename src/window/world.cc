@@ -36,8 +36,8 @@ World::~World() = default;
 
 // ---- Opening ----
 
-WorldAssembly::WorldAssembly(std::unique_ptr<Membership> membership, int rank, int size)
-    : membership_(std::move(membership)), rank_(rank), size_(size) {}
+WorldAssembly::WorldAssembly(std::unique_ptr<Membership> membership, int rank, int size, std::uint64_t instance)
+    : membership_(std::move(membership)), rank_(rank), size_(size), instance_(instance) {}
 WorldAssembly::WorldAssembly(WorldAssembly&&) noexcept = default;
 WorldAssembly& WorldAssembly::operator=(WorldAssembly&&) noexcept = default;
 WorldAssembly::~WorldAssembly() = default;
@@ -48,16 +48,23 @@ Result<WorldAssembly> WorldAssembly::begin(WorldParts parts) {
   engine_parts.clock = parts.clock;
   engine_parts.rails = std::move(parts.rails);
   engine_parts.size = 0;
-  engine_parts.most_flows = static_cast<std::size_t>(std::max(parts.size, 1));
+  engine_parts.most_flows = static_cast<std::size_t>(std::max(parts.size, 1)) * static_cast<std::size_t>(parts.worlds);
   engine_parts.identity = parts.identity;
   auto engine = transport::Engine::open(std::move(engine_parts));
   if (!engine) return std::move(engine.error());
   auto membership = Membership::open(std::make_shared<WorldEngine>(std::move(*engine)), parts.rank, parts.size);
   if (!membership) return std::move(membership.error());
-  return WorldAssembly(std::move(*membership), parts.rank, parts.size);
+  return WorldAssembly(std::move(*membership), parts.rank, parts.size, 0);
 }
 
-std::vector<std::byte> WorldAssembly::contribution() const { return membership_->contribution(0); }
+Result<WorldAssembly> WorldAssembly::begin_beside(World& world, std::uint64_t instance) {
+  WorldEngine& home = window_detail::WorldAccess::state(world).home();
+  auto membership = Membership::open(home.shared_from_this(), world.rank(), world.size());
+  if (!membership) return std::move(membership.error());
+  return WorldAssembly(std::move(*membership), world.rank(), world.size(), instance);
+}
+
+std::vector<std::byte> WorldAssembly::contribution() const { return membership_->contribution(instance_); }
 
 Result<World> WorldAssembly::finish(std::span<const std::vector<std::byte>> all) {
   if (auto joined = membership_->join(all); !joined) return std::move(joined.error());
@@ -131,7 +138,7 @@ void World::forget(std::span<const std::byte> memory) {
   transport::Engine& engine = state_->engine();
   const transport::ProgressGuard hold(engine.progress_lock());
   engine.cache().forget(memory);
-  engine.revoke(memory);
+  engine.revocation().revoke(memory);
 }
 
 Result<void> World::barrier(Deadline deadline) {

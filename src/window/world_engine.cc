@@ -114,7 +114,7 @@ void WorldEngine::add_window(WindowUse& window) {
 void WorldEngine::remove_window(WindowUse& window) {
   if (std::erase(windows_, &window) == 0) return;
   window.add_direct(closed_windows_);
-  engine_->forget(window.submitter());
+  engine_->completions().forget(window.submitter());
   window.end_publishing();
 }
 
@@ -222,7 +222,7 @@ Result<std::unique_ptr<Membership>> Membership::open(const std::shared_ptr<World
     return Error(Status::out_of_range, fmt::format("{} ranks: a world holds at most {}", size, UINT16_MAX));
   }
   const transport::ProgressGuard hold(home->engine().progress_lock());
-  auto first = home->engine().reserve_flows(static_cast<std::size_t>(size));
+  auto first = home->engine().peers().flows().reserve(static_cast<std::size_t>(size));
   if (!first) return std::move(first.error());
   return std::unique_ptr<Membership>(new Membership(home, rank, size, *first));
 }
@@ -234,7 +234,7 @@ Membership::~Membership() {
     engine.leave(*ranks_);
     home_->worlds_.fetch_sub(1, std::memory_order_relaxed);
   } else {
-    engine.release_flows(first_flow_, static_cast<std::size_t>(size_));
+    engine.peers().flows().release(first_flow_, static_cast<std::size_t>(size_));
   }
 }
 

@@ -47,7 +47,7 @@ struct Bench {
     exposed_region.memory = std::as_writable_bytes(std::span(guarded).subspan(8, 16));
     exposed_region.signals = std::span(guarded).subspan(32, 4);
     exposed_region_id = *engine->exposed().expose(exposed_region);
-    flow = *engine->flow(1);
+    flow = *engine->peers().flow(1);
   }
   void check_guards() const {
     for (std::size_t i = 0; i < guarded.size(); ++i) {
@@ -59,7 +59,7 @@ struct Bench {
     static constexpr std::array<std::byte, 8> kBytes{};
     const PutRecord record{7, 0, kBytes};
     std::uint64_t number = 0;
-    if (!flow->failed) (void)engine->try_records(*flow, &record, nullptr, number);
+    if (!flow->failed) (void)engine->submissions().try_records(*flow, &record, nullptr, number);
   }
   RunningClock clock;
   ScriptRail* rail = nullptr;

@@ -190,7 +190,7 @@ TEST_F(FailureT9, T11SequenceNumbersMayGoRoundWithOrWithoutADeadRail) {
     ends_.clear();
     open(std::array<std::uint32_t, 2>{2, 2}, 4, settings);
     for (std::size_t process = 0; process < 2; ++process) {
-      for (transport::Flow* flow : yard_->at(process).engine().registry().routes()[0]->flows) {
+      for (transport::Flow* flow : yard_->at(process).engine().peers().registry().routes()[0]->flows) {
         begin_at(*flow, UINT32_MAX - 30);
       }
     }
@@ -199,7 +199,7 @@ TEST_F(FailureT9, T11SequenceNumbersMayGoRoundWithOrWithoutADeadRail) {
     play(200);
     ASSERT_TRUE(finish());
     bool wrapped = false;
-    for (const transport::Flow* flow : yard_->at(0).engine().registry().routes()[0]->flows) {
+    for (const transport::Flow* flow : yard_->at(0).engine().peers().registry().routes()[0]->flows) {
       wrapped = wrapped || flow->sender.next_sequence() < 0x80000000U;
     }
     EXPECT_TRUE(wrapped) << "not enough was sent";

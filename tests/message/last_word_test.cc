@@ -95,6 +95,27 @@ TEST_P(GivenUpTest, AMessageThatWasDoneArrivesThoughOneBeforeItWasGivenUp) {
   EXPECT_TRUE(processes_->until([&] { return processes_->empty(); }, 60 * kVirtualSecond));
 }
 
+/// Sent before the sender knew of the receives: which of them each message is for is for the receiver to say.
+TEST_F(LastWordTest, NothingTakesTheSlotOfAMessageThatDoesNotFit) {
+  open();
+  exchange();
+  const std::array<std::byte, 4> large{};
+  const std::array<std::byte, 1> small{std::byte{7}};
+  std::array<std::array<std::byte, 1>, 3> targets{};
+  std::vector<Request*> receives;
+  processes_->fabric.pause(1, kVirtualSecond / 10);
+  ASSERT_TRUE(ends_.out->send(large, 0, nullptr));
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(ends_.out->send(small, 0, nullptr));
+  run(kVirtualSecond / 20);
+  for (auto& target : targets) receives.push_back(*ends_.in->receive(std::array{ReceiveSlot{target, 0}}, false));
+  run(kVirtualSecond / 5);
+  for (Request* receive : receives) {
+    const auto done = ends_.in->test(receive, {});
+    ASSERT_EQ(done.status(), Status::out_of_range) << "with a message that was sent after it";
+  }
+  for (const auto& target : targets) EXPECT_EQ(target[0], std::byte{0});
+}
+
 TEST_F(LastWordTest, AnEndStaysUntilItsLastWordIsHeard) {
   open();
   exchange();
@@ -125,17 +146,17 @@ TEST_F(LastWordTest, ARouteThatThePeerMayHaveDroppedIsNotJoined) {
   // Both ends close; process 1 stops when it has said so and is not there to drop its end.
   processes_->as_user(0, [&] { ends_.out->close(); });
   processes_->as_user(1, [&] { ends_.in->close(); });
-  const auto gone = [&] { return processes_->at(0).engine().registry().size() == 0; };
+  const auto gone = [&] { return processes_->at(0).engine().peers().registry().size() == 0; };
   ASSERT_TRUE(processes_->until(
       [&] {
         return std::ranges::all_of(std::array{0U, 1U}, [&](std::size_t process) {
-          const auto routes = processes_->at(process).engine().registry().routes();
+          const auto routes = processes_->at(process).engine().peers().registry().routes();
           return routes.size() == 1 && std::ranges::all_of(routes[0]->flows, &transport::Flow::parting);
         });
       },
       10 * kVirtualSecond));
   run(kVirtualSecond / 200);
-  ASSERT_EQ(processes_->at(1).engine().registry().size(), 1U);
+  ASSERT_EQ(processes_->at(1).engine().peers().registry().size(), 1U);
   processes_->fabric.pause(1, kVirtualSecond);
   ASSERT_TRUE(processes_->until(gone, kVirtualSecond / 2)) << "process 0 has no reason to wait for more";
   // Another channel, before process 1 has made a pass.

@@ -213,7 +213,7 @@ class Traffic {
     for (std::size_t process = 0; process < yard_->size(); ++process) {
       std::size_t flows = 0;
       std::set<std::uint16_t> ids;
-      for (const auto& route : yard_->at(process).engine().registry().routes()) {
+      for (const auto& route : yard_->at(process).engine().peers().registry().routes()) {
         flows += route->flows.size();
         ASSERT_TRUE(!route->flows.empty() || route->closing) << "a route that nobody uses is not closing";
         for (const transport::Flow* flow : route->flows) {
@@ -260,7 +260,7 @@ TEST(RegistryT2Ids, IdsAreUsedAgainForEver) {
       open.push_back(yard.join(i % 2, 1 - i % 2));
       ASSERT_TRUE(open.back()) << "channel " << round * kAtOnce + i << ": " << yard.why;
     }
-    for (const auto& route : yard.at(0).engine().registry().routes()) {
+    for (const auto& route : yard.at(0).engine().peers().registry().routes()) {
       ASSERT_EQ(route->flows.size(), kAtOnce);
       for (const transport::Flow* flow : route->flows) ++uses[flow->id];
     }

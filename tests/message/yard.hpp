@@ -124,8 +124,8 @@ class Yard {
     close(to, *ends.in);
   }
 
-  std::size_t routes(std::size_t process) { return at(process).engine().registry().size(); }
-  std::size_t flows(std::size_t process) { return at(process).engine().flow_count(); }
+  std::size_t routes(std::size_t process) { return at(process).engine().peers().registry().size(); }
+  std::size_t flows(std::size_t process) { return at(process).engine().peers().flows().all().size(); }
   bool empty() {
     for (std::size_t i = 0; i < size(); ++i) {
       if (alive(i) && (routes(i) != 0 || flows(i) != 0 || at(i).channels() != 0)) return false;

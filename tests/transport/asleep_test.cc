@@ -102,9 +102,9 @@ TEST_F(AsleepTest, ARouteThatIsGoneIsNotTouched) {
   put_small();
   engine_->progress();
   engine_->close_flow(*flow_);
-  for (int turn = 0; turn < 100 && engine_->flow_count() != 0; ++turn) engine_->progress();
-  ASSERT_EQ(engine_->flow_count(), 0U);
-  ASSERT_TRUE(engine_->registry().routes().empty());
+  for (int turn = 0; turn < 100 && engine_->peers().flows().all().size() != 0; ++turn) engine_->progress();
+  ASSERT_EQ(engine_->peers().flows().all().size(), 0U);
+  ASSERT_TRUE(engine_->peers().registry().routes().empty());
   fall_asleep();
   wake();
   engine_->progress();

@@ -14,7 +14,7 @@ class BadMemoryTest : public RefusalTest {
     work.counter_value = 1;
     const SignalRecord signal{7, 0, SignalOp::add, 1};
     std::uint64_t number = 0;
-    EXPECT_TRUE(engine_->try_write(*flow_, work, with_signal ? &signal : nullptr, number));
+    EXPECT_TRUE(engine_->submissions().try_write(*flow_, work, with_signal ? &signal : nullptr, number));
     return number;
   }
   FailureCause cause_of(std::uint64_t number) const {
@@ -72,7 +72,7 @@ TEST_F(BadMemoryTest, ADeadKeyFailsItsPutAloneAndNoLinkIsLost) {
   EXPECT_EQ(cause_of(bad), FailureCause::bad_memory);
   EXPECT_EQ(cause_of(good), FailureCause::none);
   EXPECT_EQ(counter_, 1U) << "a failed operation advances no counter";
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
   EXPECT_FALSE(flow_->failed.load());
 }
 
@@ -102,7 +102,7 @@ TEST_F(BadMemoryTest, TheRestOfAFailedPutIsNotSentAndItsSignalIsTakenOut) {
   EXPECT_EQ(flow_->completed.load(), later);
   EXPECT_EQ(cause_of(bad), FailureCause::bad_memory);
   EXPECT_EQ(cause_of(later), FailureCause::none);
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 TEST_F(BadMemoryTest, ASignalThatHasLeftIsNamedToItsTarget) {
@@ -127,8 +127,8 @@ TEST_F(BadMemoryTest, AReadOfADeadKeyFailsAlone) {
   open(1);
   Ticket bad;
   Ticket good;
-  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(kChunk), Operation::Kind::read, bad));
-  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(kChunk), Operation::Kind::read, good));
+  ASSERT_TRUE(engine_->submissions().try_unordered(*flow_, bulk(kChunk), Operation::Kind::read, bad));
+  ASSERT_TRUE(engine_->submissions().try_unordered(*flow_, bulk(kChunk), Operation::Kind::read, good));
   const auto reads = rails_[0]->reads;
   ASSERT_EQ(reads.size(), 2U);
   complete(0, reads[0].context, fabric::Event::Kind::failed, fabric::Blame::operation);
@@ -139,7 +139,7 @@ TEST_F(BadMemoryTest, AReadOfADeadKeyFailsAlone) {
   EXPECT_TRUE(engine_->completions().slot_done(good));
   EXPECT_FALSE(engine_->completions().slot_failure(good));
   EXPECT_EQ(rails_[0]->disconnects, 0U);
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 TEST_F(BadMemoryTest, ALinkThatDiesWithItsCulpritMovesTheOthersAndIsNotBlamedAgain) {

@@ -42,7 +42,7 @@ class BusyPeerTest : public FailoverTest {
   void put_four_more() {
     std::uint64_t number = 0;
     const std::size_t before = rails_[0]->writes.size();
-    ASSERT_TRUE(engine_->try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
+    ASSERT_TRUE(engine_->submissions().try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
     ASSERT_GT(rails_[0]->writes.size(), before);
   }
 };

@@ -47,7 +47,7 @@ class EngineTest : public ::testing::Test {
     exposed_region_.memory = std::as_writable_bytes(std::span(memory_));
     exposed_region_.signals = signals_;
     exposed_region_id_ = *engine_->exposed().expose(exposed_region_);
-    flow_ = *engine_->flow(1);
+    flow_ = *engine_->peers().flow(1);
   }
 
   /// A frame as rank 1 would send it.
@@ -85,7 +85,7 @@ class EngineTest : public ::testing::Test {
     static constexpr std::array<std::byte, 8> kBytes{};
     const PutRecord put{7, 0, kBytes};
     std::uint64_t number = 0;
-    EXPECT_TRUE(engine_->try_records(*flow_, &put, nullptr, number));
+    EXPECT_TRUE(engine_->submissions().try_records(*flow_, &put, nullptr, number));
     return number;
   }
   Bulk bulk(std::size_t bytes) {

@@ -82,11 +82,11 @@ TEST_F(EngineTest, NothingIsCompleteBeforeItsAcknowledgement) {
   const std::uint64_t number = put_small();
   engine_->progress();  // the rail is done with it
   EXPECT_LT(flow_->completed.load(), number);
-  EXPECT_EQ(engine_->outstanding(), 1U);
+  EXPECT_EQ(engine_->completions().outstanding(), 1U);
   rails_[0]->deliver(acknowledgement(1, 100));
   engine_->progress();
   EXPECT_EQ(flow_->completed.load(), number);
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 TEST_F(EngineTest, NoMoreIsSentThanWasGranted) {
@@ -97,7 +97,7 @@ TEST_F(EngineTest, NoMoreIsSentThanWasGranted) {
   const PutRecord put{7, 0, big};
   std::uint64_t number = 0;
   for (std::uint32_t i = 0; i < kFirstGrant + 10; ++i) {
-    EXPECT_TRUE(engine_->try_records(*flow_, &put, nullptr, number));
+    EXPECT_TRUE(engine_->submissions().try_records(*flow_, &put, nullptr, number));
     engine_->progress();
   }
   EXPECT_EQ(rails_[0]->sends.size(), kFirstGrant);
@@ -133,7 +133,7 @@ TEST_F(EngineTest, ALargePutIsCutOverAllRails) {
   open(4);
   for (auto* rail : rails_) rail->complete_at_once = false;
   std::uint64_t number = 0;
-  ASSERT_TRUE(engine_->try_write(*flow_, bulk(1 << 20), nullptr, number));
+  ASSERT_TRUE(engine_->submissions().try_write(*flow_, bulk(1 << 20), nullptr, number));
   engine_->progress();
   std::size_t bytes = 0;
   std::vector<bool> seen(1 << 20);
@@ -151,7 +151,7 @@ TEST_F(EngineTest, LoneSmallChunksKeepToOneRail) {
   open(4);
   for (std::uint32_t i = 0; i < 8; ++i) {
     std::uint64_t number = 0;
-    ASSERT_TRUE(engine_->try_write(*flow_, bulk(20'000), nullptr, number));
+    ASSERT_TRUE(engine_->submissions().try_write(*flow_, bulk(20'000), nullptr, number));
     engine_->progress();  // delivered before the next one
     rails_[0]->deliver(acknowledgement(i + 1, i + 17));
     engine_->progress();
@@ -162,9 +162,9 @@ TEST_F(EngineTest, LoneSmallChunksKeepToOneRail) {
 TEST_F(EngineTest, AFenceHoldsDirectWritesUntilWhatCameBeforeIsThere) {
   open(1);
   put_small();
-  engine_->fence(*flow_);
+  flow_->sender.request_fence();
   std::uint64_t number = 0;
-  ASSERT_TRUE(engine_->try_write(*flow_, bulk(100'000), nullptr, number));
+  ASSERT_TRUE(engine_->submissions().try_write(*flow_, bulk(100'000), nullptr, number));
   engine_->progress();
   EXPECT_TRUE(rails_[0]->writes.empty());
   rails_[0]->deliver(acknowledgement(1, 100));
@@ -176,11 +176,11 @@ TEST_F(EngineTest, AFenceHoldsASignalUntilRelaxedWritesAreDelivered) {
   open(1);
   rails_[0]->complete_at_once = false;
   Ticket ticket;
-  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(5000), Operation::Kind::relaxed_write, ticket));
+  ASSERT_TRUE(engine_->submissions().try_unordered(*flow_, bulk(5000), Operation::Kind::relaxed_write, ticket));
   ASSERT_EQ(rails_[0]->writes.size(), 1U);
   EXPECT_FALSE(rails_[0]->writes[0].options.with_immediate);
   EXPECT_TRUE(rails_[0]->writes[0].options.delivery_complete);
-  engine_->fence(*flow_);
+  flow_->sender.request_fence();
   put_small();
   engine_->progress();
   EXPECT_TRUE(rails_[0]->sends.empty());
@@ -200,7 +200,7 @@ TEST_F(EngineTest, WithoutFailoverAnErrorCompletionFailsTheFlowOnceAndNamesIt) {
   engine_->progress();
   EXPECT_TRUE(flow_->failed.load());
   EXPECT_LT(flow_->completed.load(), number);
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
   EXPECT_EQ(flow_->error.where().peer, 1);
   EXPECT_NE(flow_->error.text().find("scripted error 5"), std::string::npos);
 }
@@ -216,7 +216,7 @@ TEST_F(EngineTest, AFrameWhosePostFailsItsFlowIsNotKept) {
   EXPECT_TRUE(flow_->failed.load());
   EXPECT_FALSE(flow_->sender.has_queued());
   EXPECT_EQ(flow_->sender.frames, 0U);
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 TEST_F(EngineTest, AFrameWhoseLinkIsBusyLeavesWithTheNextPass) {
@@ -236,7 +236,7 @@ TEST_F(EngineTest, AFailedFlowAnswersForReadsInFlight) {
   open(2, settings);
   for (auto* rail : rails_) rail->complete_at_once = false;
   Ticket ticket;
-  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(200'000), Operation::Kind::read, ticket));
+  ASSERT_TRUE(engine_->submissions().try_unordered(*flow_, bulk(200'000), Operation::Kind::read, ticket));
   std::vector<ScriptRail::Read> reads = rails_[0]->reads;
   ASSERT_GE(reads.size(), 2U);
   rails_[0]->events.push_back({fabric::Event::Kind::failed, 0, 0, reads[0].context, 5});
@@ -251,7 +251,7 @@ TEST_F(EngineTest, AFailedFlowAnswersForReadsInFlight) {
     rails_[1]->events.push_back({fabric::Event::Kind::read, 0, 0, read.context, 0});
   }
   engine_->progress();
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 TEST_F(EngineTest, MessagesThatDoNotFitAreDroppedAndCounted) {
@@ -303,7 +303,7 @@ TEST_F(EngineTest, ClosingLeavesNoRegistrationBehind) {
   open(2);
   put_small();
   Ticket ticket;
-  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(200'000), Operation::Kind::read, ticket));
+  ASSERT_TRUE(engine_->submissions().try_unordered(*flow_, bulk(200'000), Operation::Kind::read, ticket));
   engine_.reset();  // ScriptRail is gone with it; the sanitizers watch the rest
 }
 
@@ -340,9 +340,11 @@ TEST_F(EngineTest, FramesOfOneMessageLeaveTogether) {
     const std::uint64_t rings = rail.rings;
     const std::size_t sends = rail.sends.size();
     std::uint64_t number = 0;
-    for (int i = 0; i < 4; ++i) ASSERT_TRUE(engine_->try_message(*flow_, {1, 0, 0, chunk, {}, true}, number));
+    for (int i = 0; i < 4; ++i)
+      ASSERT_TRUE(engine_->submissions().try_message(*flow_, {1, 0, 0, chunk, {}, true}, number));
     EXPECT_EQ(rail.rings, rings);
-    ASSERT_TRUE(engine_->try_message(*flow_, {1, 0, 0, std::span(chunk).first(8), {}, false, true}, number));
+    ASSERT_TRUE(
+        engine_->submissions().try_message(*flow_, {1, 0, 0, std::span(chunk).first(8), {}, false, true}, number));
     EXPECT_EQ(rail.rings, rings + 1);
     EXPECT_EQ(rail.sends.size(), sends + 5) << "of message " << message;
   }

@@ -64,7 +64,7 @@ class FailoverTest : public EngineTest {
   /// Four ordered chunks, two on each rail.
   void put_four_chunks() {
     std::uint64_t number = 0;
-    ASSERT_TRUE(engine_->try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
+    ASSERT_TRUE(engine_->submissions().try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
     ASSERT_EQ(rails_[0]->writes.size(), 2U);
     ASSERT_EQ(rails_[1]->writes.size(), 2U);
   }

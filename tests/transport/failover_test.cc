@@ -42,7 +42,7 @@ TEST_F(FailoverTest, OnlyWhatTheReportLacksGoesOutAgain) {
   EXPECT_EQ(writes(), 5U);
   rails_[1]->deliver(acknowledgement(4, 20));
   engine_->progress();
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
   EXPECT_FALSE(flow_->failed.load());
 }
 
@@ -65,7 +65,7 @@ TEST_F(FailoverTest, AFrameMovesWithItsNumberAndBytes) {
 TEST_F(FailoverTest, AReadOfADeadLinkIsReadAgain) {
   open(2);
   Ticket ticket;
-  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(1000), Operation::Kind::read, ticket));
+  ASSERT_TRUE(engine_->submissions().try_unordered(*flow_, bulk(1000), Operation::Kind::read, ticket));
   const std::size_t first = rails_[0]->reads.empty() ? 1 : 0;
   const std::size_t other = 1 - first;
   rails_[first]->lose(rails_[first]->reads[0].from.remote);
@@ -140,7 +140,7 @@ TEST_F(FailoverTest, WhereNobodyAnswersNoLinkIsBlamed) {
   EXPECT_TRUE(flow_->failed.load()) << "silent for longer than RAILYARD_PEER_TIMEOUT_MS";
   EXPECT_EQ(flow_->error.status(), Status::peer_lost);
   EXPECT_EQ(flow_->error.where().peer, 1);
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
   EXPECT_EQ(engine_->statistics().peers_lost, 1U);
 }
 
@@ -325,7 +325,7 @@ TEST_F(FailoverTest, APeerWhoseMachineSaysNobodyIsThereIsLost) {
   EXPECT_EQ(flow_->error.status(), Status::peer_lost);
   EXPECT_NE(flow_->error.message().find("rank 1"), std::string::npos);
   EXPECT_LT(flow_->completed.load(), number);
-  EXPECT_EQ(engine_->last_lost(), 1);
+  EXPECT_EQ(engine_->losses().last(), 1);
 }
 
 TEST_F(FailoverTest, GossipIsLookedIntoNotBelieved) {
@@ -357,7 +357,7 @@ TEST_F(FailoverTest, APeerThatSaysGoodbyeIsNotLost) {
   pass(1);
   EXPECT_TRUE(flow_->failed.load());
   EXPECT_FALSE(flow_->lost_operations.load());
-  EXPECT_EQ(engine_->last_lost(), -1);
+  EXPECT_EQ(engine_->losses().last(), -1);
   EXPECT_EQ(engine_->statistics().peers_lost, 0U);
 }
 
@@ -384,7 +384,7 @@ TEST_F(FailoverTest, AFirstConnectionThatNeverComesAboutIsTriedAgain) {
   open(2);
   rails_[0]->answer = fabric::Post::busy;
   std::uint64_t number = 0;
-  ASSERT_TRUE(engine_->try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
+  ASSERT_TRUE(engine_->submissions().try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
   for (int i = 0; i < 700; ++i) {
     pass(1);
     answer_pings(1, 1);

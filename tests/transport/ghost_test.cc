@@ -125,7 +125,7 @@ class GhostEnd {
     for (std::size_t i = 0; i < fabrics_.size(); ++i) mine.keys[i] = {region_->on(i).key, region_->on(i).remote_base};
     mine.there.store(true);
     while (!board_.ends[static_cast<std::size_t>(1 - rank_)].there.load()) std::this_thread::yield();
-    auto flow = engine_->flow(static_cast<std::uint32_t>(1 - rank_));
+    auto flow = engine_->peers().flow(static_cast<std::uint32_t>(1 - rank_));
     if (!flow) return false;
     flow_ = *flow;
     return true;
@@ -145,7 +145,7 @@ class GhostEnd {
       work.region = region_;
       work.remote = {0, board_.ends[static_cast<std::size_t>(1 - rank_)].keys};
       std::uint64_t number = 0;
-      if (engine_->outstanding() < 4) engine_->try_write(*flow_, work, nullptr, number);
+      if (engine_->completions().outstanding() < 4) engine_->submissions().try_write(*flow_, work, nullptr, number);
       engine_->progress();
     }
   }
@@ -226,7 +226,7 @@ TEST_F(GhostTest, AWriterThatWasStoppedAndLostChangesNothingWhenItGoesOn) {
   work.region = *region;
   work.remote = {0, board_->ends[1].keys};
   std::uint64_t number = 0;
-  ASSERT_TRUE(target_->engine_->try_write(*target_->flow_, work, nullptr, number));
+  ASSERT_TRUE(target_->engine_->submissions().try_write(*target_->flow_, work, nullptr, number));
   const auto lost = [this] { return target_->flow_->failed.load(); };
   ASSERT_TRUE(target_->run(lost, std::chrono::seconds(30)));
   EXPECT_EQ(target_->flow_->error.status(), Status::peer_lost);

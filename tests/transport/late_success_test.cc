@@ -10,7 +10,7 @@ TEST_F(LateSuccessTest, AChunkThatTheFenceLacksGoesOutAgainThoughItsWriteSucceed
   open(2);
   for (auto* rail : rails_) rail->keeps_contexts = true;
   std::uint64_t number = 0;
-  ASSERT_TRUE(engine_->try_write(*flow_, bulk(4 * kChunk), nullptr, number));
+  ASSERT_TRUE(engine_->submissions().try_write(*flow_, bulk(4 * kChunk), nullptr, number));
   ASSERT_EQ(rails_[0]->writes.size(), 2U);
   const auto lost = rails_[0]->writes;
   rails_[0]->lose(lost[0].to.remote);

@@ -50,7 +50,7 @@ TEST_F(LossTest, ARailThatKeepsWhatItWasGivenIsStoppedBeforeALossIsTold) {
   EXPECT_EQ(rails_[0]->stops, 0);
   EXPECT_TRUE(flow_->failed.load());
   EXPECT_EQ(flow_->posted, 0U);
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 TEST_F(LossTest, ATimedFenceIsWaitedOutBeforeALossIsTold) {
@@ -78,7 +78,7 @@ TEST_F(LossTest, ShuttingOutReturnsAtOnceAndEndsWithThePassesThatFollow) {
   pass(2);
   EXPECT_TRUE(flow_->failed.load());
   EXPECT_EQ(flow_->posted, 0U) << "the rails have given back what they held";
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 TEST_F(LossTest, APeerThatRefusesEveryLinkAgainAndAgainHasGivenUsUp) {
@@ -131,7 +131,7 @@ TEST_F(LossTest, ASilentPeerWhoseProcessLivesIsStalledNotLost) {
   // It goes on.
   rails_[0]->deliver(acknowledgement(4, 20));
   pass(2);
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
   EXPECT_FALSE(flow_->failed.load());
 }
 
@@ -260,7 +260,7 @@ TEST_F(LossTest, ASuspectedLinkGetsNothingNewWhileAnotherIsTrusted) {
   Bulk work = bulk(8);
   work.local = large.data();
   work.bytes = large.size();
-  ASSERT_TRUE(engine_->try_write(*flow_, work, nullptr, number));
+  ASSERT_TRUE(engine_->submissions().try_write(*flow_, work, nullptr, number));
   pass(2);
   EXPECT_EQ(rails_[suspect]->writes.size(), before) << "rather wait for the other than for a fence";
   EXPECT_GT(rails_[1 - suspect]->writes.size(), 2U);
@@ -276,7 +276,7 @@ TEST_F(LossTest, AGoodbyeThatOvertakesTheLastFrameIsHeardWhenThatHasCome) {
   EXPECT_EQ(signals_[0], 5U);
   EXPECT_TRUE(flow_->failed.load());
   EXPECT_EQ(engine_->statistics().peers_lost, 0U);
-  EXPECT_EQ(engine_->last_lost(), -1);
+  EXPECT_EQ(engine_->losses().last(), -1);
   std::size_t answers = 0;
   for (const auto* rail : rails_) answers += rail->notices(wire::RecordKind::leave).size();
   EXPECT_EQ(answers, 1U) << "the peer waits until it was heard";
@@ -296,7 +296,7 @@ TEST_F(LossTest, AFirstConnectionIsNotGivenUpBeforeThePeerIsReady) {
   EngineTest::open(2);
   for (auto* rail : rails_) rail->answer = fabric::Post::busy;
   std::uint64_t number = 0;
-  ASSERT_TRUE(engine_->try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
+  ASSERT_TRUE(engine_->submissions().try_write(*flow_, bulk(4 * 32 * 1024), nullptr, number));
   pass(2000);
   EXPECT_EQ(engine_->statistics().links_lost, 0U) << "its machine keeps the connections for it";
 }

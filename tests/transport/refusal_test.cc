@@ -174,7 +174,7 @@ class RefusedTest : public RefusalTest {
     const PutRecord put{7, 0, kBytes};
     const SignalRecord signal{7, 0, SignalOp::add, 1};
     std::uint64_t number = 0;
-    EXPECT_TRUE(engine_->try_records(*flow_, with_put ? &put : nullptr, &signal, number));
+    EXPECT_TRUE(engine_->submissions().try_records(*flow_, with_put ? &put : nullptr, &signal, number));
     return number;
   }
   void refuse(std::uint32_t sequence, std::uint16_t first, std::uint16_t count = 1,
@@ -191,14 +191,15 @@ class RefusedTest : public RefusalTest {
 
 TEST_F(RefusedTest, ARefusalFailsItsOperationAndNoOther) {
   open();
-  Engine::cork(*flow_);
+  flow_->sender.corked = true;
   std::vector<std::uint64_t> numbers;
   for (int i = 0; i < 3; ++i) numbers.push_back(put_signal(true));  // records 0 to 5
   std::uint64_t before = 0;
   Ticket fetch;
-  ASSERT_TRUE(engine_->try_atomic(*flow_, {7, 0, AtomicOp::add, {1, 0, 0, 8}}, &before, fetch));  // 6: has no number
-  numbers.push_back(put_signal(false));                                                           // 7
-  Engine::uncork(*flow_);
+  ASSERT_TRUE(engine_->submissions().try_atomic(*flow_, {7, 0, AtomicOp::add, {1, 0, 0, 8}}, &before,
+                                                fetch));  // 6: has no number
+  numbers.push_back(put_signal(false));                   // 7
+  flow_->sender.corked = false;
   engine_->push(*flow_);
   ASSERT_EQ(rails_[0]->sends.size(), 1U);
   refuse(0, 3);  // the signal of the second
@@ -211,7 +212,7 @@ TEST_F(RefusedTest, ARefusalFailsItsOperationAndNoOther) {
   EXPECT_EQ(cause_of(numbers[2]), FailureCause::none);
   EXPECT_EQ(cause_of(numbers[3]), FailureCause::out_of_range);
   EXPECT_FALSE(engine_->completions().slot_done(fetch));
-  EXPECT_EQ(engine_->outstanding(), 1U) << "the fetch";
+  EXPECT_EQ(engine_->completions().outstanding(), 1U) << "the fetch";
   EXPECT_FALSE(flow_->failed.load());
 }
 
@@ -235,7 +236,7 @@ TEST_F(RefusedTest, ARefusalThatNobodyAskedAboutIsToldOnce) {
   const std::uint64_t number = put_signal(true);
   refuse(0, 0, 2);
   acknowledge(1);
-  ASSERT_TRUE(engine_->any_failed());
+  ASSERT_TRUE(engine_->completions().any_failed());
   const auto error = engine_->untold_failure(1);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->status(), Status::not_found);
@@ -248,12 +249,12 @@ TEST_F(RefusedTest, ARefusedFetchWithoutRoomForItsReplyFails) {
   open();
   std::uint64_t before = 0;
   Ticket fetch;
-  ASSERT_TRUE(engine_->try_atomic(*flow_, {7, 0, AtomicOp::add, {1, 0, 0, 8}}, &before, fetch));
+  ASSERT_TRUE(engine_->submissions().try_atomic(*flow_, {7, 0, AtomicOp::add, {1, 0, 0, 8}}, &before, fetch));
   refuse(0, 0, 1, FailureCause::unknown_code);
   acknowledge(1);
   EXPECT_TRUE(engine_->completions().slot_done(fetch));
   EXPECT_EQ(engine_->completions().slot_failure(fetch)->cause, FailureCause::unknown_code);
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ class RevokeTest : public RefusalTest {
   }
   std::uint64_t put(const Bulk& work) {
     std::uint64_t number = 0;
-    EXPECT_TRUE(engine_->try_write(*flow_, work, nullptr, number));
+    EXPECT_TRUE(engine_->submissions().try_write(*flow_, work, nullptr, number));
     return number;
   }
   FailureCause cause_of(std::uint64_t number) const {
@@ -48,12 +48,12 @@ TEST_F(RevokeTest, APostedWriteIsTakenBackWithItsLinkAndTheOthersAreReplayed) {
   const std::uint64_t other = put(bulk(kChunk));  // on link 1
   ASSERT_EQ(rails_[1]->writes.size(), 2U);
   const int registered = rails_[0]->registrations;
-  engine_->revoke(*region_);
+  engine_->revocation().revoke(*region_);
   EXPECT_EQ(rails_[1]->disconnects, 1U);
   EXPECT_EQ(rails_[0]->disconnects, 0U);
   EXPECT_TRUE(rails_[1]->events.empty()) << "every context has come back";
   EXPECT_EQ(rails_[0]->registrations, registered - 1);
-  engine_->revoke(*region_);
+  engine_->revocation().revoke(*region_);
   EXPECT_EQ(rails_[0]->registrations, registered - 1) << "the second time finds nothing";
 
   pass(1);
@@ -68,13 +68,13 @@ TEST_F(RevokeTest, APostedWriteIsTakenBackWithItsLinkAndTheOthersAreReplayed) {
   EXPECT_EQ(cause_of(bad), FailureCause::deregistered);
   EXPECT_EQ(cause_of(good), FailureCause::none);
   EXPECT_EQ(cause_of(other), FailureCause::none);
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 TEST_F(RevokeTest, AWriteThatHadArrivedIsASuccess) {
   open(2);
   const std::uint64_t number = put(mine(kChunk));
-  engine_->revoke(*region_);
+  engine_->revocation().revoke(*region_);
   pass(1);
   fenced(1, 0, 1, 0, 0);
   acknowledge(1);
@@ -89,8 +89,8 @@ TEST_F(RevokeTest, WhatWaitsToBeSentFailsInItsTurn) {
   const std::uint64_t bad = put(mine(kChunk));
   const std::uint64_t after = put(bulk(kChunk));
   Ticket read;
-  ASSERT_TRUE(engine_->try_unordered(*flow_, mine(kChunk), Operation::Kind::read, read));
-  engine_->revoke(*region_);
+  ASSERT_TRUE(engine_->submissions().try_unordered(*flow_, mine(kChunk), Operation::Kind::read, read));
+  engine_->revocation().revoke(*region_);
   EXPECT_EQ(rails_[0]->disconnects, 0U) << "nothing was under way";
   rails_[0]->answer = fabric::Post::posted;
   pass(2);
@@ -106,16 +106,16 @@ TEST_F(RevokeTest, WhatWaitsToBeSentFailsInItsTurn) {
   EXPECT_EQ(cause_of(before), FailureCause::none);
   EXPECT_EQ(cause_of(bad), FailureCause::deregistered);
   EXPECT_EQ(cause_of(after), FailureCause::none);
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 TEST_F(RevokeTest, AReadUnderWayFailsWhenItsRailHasLetGoOfIt) {
   open(2);
   Ticket bad;
   Ticket good;
-  ASSERT_TRUE(engine_->try_unordered(*flow_, mine(2 * kChunk), Operation::Kind::read, bad));
-  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(2 * kChunk), Operation::Kind::read, good));
-  engine_->revoke(*region_);
+  ASSERT_TRUE(engine_->submissions().try_unordered(*flow_, mine(2 * kChunk), Operation::Kind::read, bad));
+  ASSERT_TRUE(engine_->submissions().try_unordered(*flow_, bulk(2 * kChunk), Operation::Kind::read, good));
+  engine_->revocation().revoke(*region_);
   EXPECT_EQ(held(), 0U);
   // Both links carried a chunk of it: they are made anew, and the innocent read goes out again.
   for (int i = 0; i < 60; ++i) {
@@ -141,15 +141,15 @@ TEST_F(RevokeTest, AReadUnderWayFailsWhenItsRailHasLetGoOfIt) {
   pass(2);
   EXPECT_TRUE(engine_->completions().slot_done(good));
   EXPECT_FALSE(engine_->completions().slot_failure(good));
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 TEST_F(RevokeTest, WhatAFlowThatHasFailedLeftOnItsLinkIsTakenBackToo) {
   open(1);
   put(mine(kChunk));
-  engine_->fail_flow(*flow_, Error(Status::invalid, "for the test"));
+  engine_->completions().fail(*flow_, Error(Status::invalid, "for the test"));
   ASSERT_EQ(rails_[0]->held.size(), 1U);
-  engine_->revoke(*region_);
+  engine_->revocation().revoke(*region_);
   EXPECT_TRUE(rails_[0]->held.empty());
   EXPECT_TRUE(rails_[0]->events.empty());
 }
@@ -158,10 +158,10 @@ TEST_F(RevokeTest, AFetchedValueIsNotWrittenIntoMemoryThatIsGone) {
   open(1);
   rails_[0]->complete_at_once = true;
   Ticket fetch;
-  ASSERT_TRUE(engine_->try_atomic(*flow_, {7, 0, AtomicOp::add, {1, 0, 0, 8}}, mine_.data(), fetch));
+  ASSERT_TRUE(engine_->submissions().try_atomic(*flow_, {7, 0, AtomicOp::add, {1, 0, 0, 8}}, mine_.data(), fetch));
   wire::AtomicBody asked;
   std::memcpy(&asked, rails_[0]->sends[0].bytes.data() + wire::kRecordsAt + sizeof(wire::RecordHeader), sizeof asked);
-  engine_->revoke(*region_);
+  engine_->revocation().revoke(*region_);
   const std::uint64_t value = 99;
   const auto bytes = std::as_bytes(std::span(&value, 1));
   const std::pair<wire::RecordHeader, std::vector<std::byte>> reply{{wire::RecordKind::reply, 0, 0, asked.request, 0},
@@ -171,14 +171,14 @@ TEST_F(RevokeTest, AFetchedValueIsNotWrittenIntoMemoryThatIsGone) {
   EXPECT_TRUE(engine_->completions().slot_done(fetch));
   EXPECT_EQ(engine_->completions().slot_failure(fetch)->cause, FailureCause::deregistered);
   EXPECT_EQ(mine_[0], std::byte{0});
-  EXPECT_EQ(engine_->outstanding(), 0U);
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
 }
 
 TEST_F(RevokeTest, OperationsOnBytesThatAreForgottenFailAndTheOthersDoNot) {
   open(1);
   const std::uint64_t bad = put(mine(kChunk));
   const std::uint64_t good = put(bulk(kChunk));
-  engine_->revoke(std::span<const std::byte>(mine_).first(8));
+  engine_->revocation().revoke(std::span<const std::byte>(mine_).first(8));
   EXPECT_EQ(held(), 0U) << "the link that carried it is made anew";
   fenced(0, 0, 0, 0, 0);
   pass(1);
@@ -192,7 +192,7 @@ TEST_F(RevokeTest, ARailThatDoesNotLetGoIsStoppedAndTheOthersCarryOn) {
   const std::uint64_t bad = put(mine(kChunk));    // on link 1
   const std::uint64_t good = put(bulk(kChunk));   // on link 0
   const std::uint64_t other = put(bulk(kChunk));  // on link 1
-  engine_->revoke(*region_);
+  engine_->revocation().revoke(*region_);
   EXPECT_EQ(rails_[1]->stops, 1) << "it might still read the memory";
   EXPECT_EQ(rails_[0]->stops, 0);
   pass(1);
@@ -205,8 +205,8 @@ TEST_F(RevokeTest, ARailThatDoesNotLetGoIsStoppedAndTheOthersCarryOn) {
   EXPECT_EQ(cause_of(bad), FailureCause::deregistered);
   EXPECT_EQ(cause_of(good), FailureCause::none);
   EXPECT_EQ(cause_of(other), FailureCause::none);
-  EXPECT_EQ(engine_->outstanding(), 0U);
-  EXPECT_FALSE(engine_->holds(*region_));
+  EXPECT_EQ(engine_->completions().outstanding(), 0U);
+  EXPECT_FALSE(engine_->revocation().holds(*region_));
   EXPECT_EQ(flow_->posted, 2U) << "the replay, and what says that one has failed";
 }
 

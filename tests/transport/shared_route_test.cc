@@ -56,15 +56,16 @@ class SharedRoute : public ::testing::Test {
     parts.who = "peer x";
     parts.name = {{instance, 1U << 16U}, {instance, 2U << 16U}};
     parts.instance = instance;
-    auto route = engine_->open_route(parts);
+    auto route = engine_->peers().open_route(parts);
     EXPECT_TRUE(route) << route.error().text();
     return *route;
   }
   Flow* open_flow(Recorder& inbox, std::uint32_t session, Route* route = nullptr) {
-    const auto id = engine_->reserve_flow();
+    const auto id = engine_->peers().flows().reserve();
     EXPECT_TRUE(id);
-    return inbox.flow = engine_->open_flow({route != nullptr ? route : route_, *id,
-                                            static_cast<std::uint16_t>(1000 + *id), session + 1, session, &inbox});
+    return inbox.flow =
+               engine_->peers().open_flow({route != nullptr ? route : route_, *id,
+                                           static_cast<std::uint16_t>(1000 + *id), session + 1, session, &inbox});
   }
   static std::vector<std::byte> frame(std::uint16_t flow, std::uint32_t session, std::uint32_t sequence,
                                       std::uint32_t number, std::uint32_t acknowledged = 0) {
@@ -85,7 +86,7 @@ class SharedRoute : public ::testing::Test {
   }
   bool send(Flow& flow) {
     std::uint64_t number = 0;
-    return engine_->try_message(flow, {1, 0, 0, {}}, number);
+    return engine_->submissions().try_message(flow, {1, 0, 0, {}}, number);
   }
   bool write(Flow& flow, std::size_t bytes) {
     source_.resize(std::max(bytes, source_.size()));
@@ -94,7 +95,7 @@ class SharedRoute : public ::testing::Test {
     bulk.bytes = bytes;
     bulk.remote = {7, keys_};
     std::uint64_t number = 0;
-    return engine_->try_write(flow, bulk, MessageRecord{1, 0, 0, {}}, number);
+    return engine_->submissions().try_write(flow, bulk, MessageRecord{1, 0, 0, {}}, number);
   }
   void pass(int times = 4) {
     for (int i = 0; i < times; ++i) engine_->progress();
@@ -134,11 +135,11 @@ TEST_F(SharedRoute, T8AnIdThatIsUsedAgainDoesNotTakeWhatWasForItsOldFlow) {
   open(1);
   // All ids are in use but two: the second one comes back at once.
   std::vector<std::uint16_t> ids;
-  while (auto id = engine_->reserve_flow()) ids.push_back(*id);
-  engine_->release_flow(ids[0]);
+  while (auto id = engine_->peers().flows().reserve()) ids.push_back(*id);
+  engine_->peers().flows().release(ids[0]);
   Recorder neighbour;
   open_flow(neighbour, 50);  // keeps the route
-  engine_->release_flow(ids[1]);
+  engine_->peers().flows().release(ids[1]);
   Flow* const old = open_flow(one_, 100);
   const std::uint16_t id = old->id;
   rails_[0]->deliver(frame(id, 100, 0, 1));
@@ -183,7 +184,7 @@ TEST_F(SharedRoute, T8AFlowThatCloseWithOperationsUnderWayKeepsItsIdUntilTheRail
   ASSERT_GE(rails_[0]->held.size(), 2U);
   engine_->close_flow(*leaving);
   pass();
-  EXPECT_EQ(engine_->flow_count(), 2U) << "the rail still holds what points to it";
+  EXPECT_EQ(engine_->peers().flows().all().size(), 2U) << "the rail still holds what points to it";
   EXPECT_EQ(rails_[0]->disconnects, 0U) << "the links are its neighbour's too";
   // The rail gives everything back, late.
   for (const auto& held : rails_[0]->held) {
@@ -192,7 +193,7 @@ TEST_F(SharedRoute, T8AFlowThatCloseWithOperationsUnderWayKeepsItsIdUntilTheRail
   rails_[0]->held.clear();
   rails_[0]->complete_at_once = true;
   pass();
-  EXPECT_EQ(engine_->flow_count(), 1U);
+  EXPECT_EQ(engine_->peers().flows().all().size(), 1U);
   EXPECT_EQ(two_.failures, 0);
   const std::uint32_t segments = neighbour->sender.next_sequence();
   rails_[0]->deliver(frame(neighbour->id, 200, 0, 5, segments));
@@ -208,12 +209,12 @@ TEST_F(SharedRoute, TheLinksGoWithTheLastFlowAndNotBefore) {
   engine_->close_flow(*first);
   pass();
   EXPECT_EQ(rails_[0]->disconnects + rails_[1]->disconnects, 0U);
-  EXPECT_EQ(engine_->registry().size(), 1U);
+  EXPECT_EQ(engine_->peers().registry().size(), 1U);
   engine_->close_flow(*last);
   pass();
   EXPECT_EQ(rails_[0]->disconnects + rails_[1]->disconnects, 2U);
-  EXPECT_EQ(engine_->registry().size(), 0U);
-  EXPECT_EQ(engine_->flow_count(), 0U);
+  EXPECT_EQ(engine_->peers().registry().size(), 0U);
+  EXPECT_EQ(engine_->peers().flows().all().size(), 0U);
 }
 
 // ---- What nobody waits for ----
@@ -321,10 +322,10 @@ TEST_F(SharedRoute, AClosingRouteWaitsForAcknowledgementsThatItsRailsHold) {
   rails_[0]->held.clear();  // `disconnect` does not give it back yet
   engine_->close_flow(*flow);
   pass();
-  EXPECT_EQ(engine_->registry().size(), 1U) << "the acknowledgement points to its link";
+  EXPECT_EQ(engine_->peers().registry().size(), 1U) << "the acknowledgement points to its link";
   rails_[0]->events.push_back({fabric::Event::Kind::failed, 0, 0, held[0].context, 125});
   pass();
-  EXPECT_EQ(engine_->registry().size(), 0U);
+  EXPECT_EQ(engine_->peers().registry().size(), 0U);
 }
 
 /// The peer would wait for the acknowledgement, find that other flows are answered, and blame the link.
@@ -352,7 +353,7 @@ TEST_F(SharedRoute, FramesThatAFailedFlowHeldAreUsedAgain) {
       rails_[0]->deliver(frame(flow->id, 1000 + i, sequence, 1));
       pass(1);
     }
-    engine_->fail_flow(*flow, Error(Status::peer_lost, "a test"));
+    engine_->completions().fail(*flow, Error(Status::peer_lost, "a test"));
     if (i == 10) registrations = rails_[0]->registrations;
   }
   EXPECT_EQ(rails_[0]->registrations, registrations) << "memory for more and more of them was registered";
@@ -403,8 +404,8 @@ TEST_F(SharedRoute, T9WhatFailsOneFlowAloneIsNotToldToItsNeighbours) {
   Flow* const mine = open_flow(one_, 100);
   Flow* const neighbour = open_flow(two_, 200);
   ASSERT_TRUE(send(*neighbour));
-  engine_->fail_flow(*mine, Error(Status::rail_failed, "its own"));
-  engine_->fail_flow(*mine, Error(Status::rail_failed, "a second time"));
+  engine_->completions().fail(*mine, Error(Status::rail_failed, "its own"));
+  engine_->completions().fail(*mine, Error(Status::rail_failed, "a second time"));
   pass();
   EXPECT_EQ(one_.failures, 1);
   EXPECT_EQ(two_.failures, 0);

@@ -66,7 +66,7 @@ TEST_F(EngineTraceTest, SegmentsAreOnTheirRails) {
   open_traced(2);
   put_four_chunks();
   Ticket ticket;
-  ASSERT_TRUE(engine_->try_unordered(*flow_, bulk(1000), Operation::Kind::read, ticket));
+  ASSERT_TRUE(engine_->submissions().try_unordered(*flow_, bulk(1000), Operation::Kind::read, ticket));
   const auto seen = look();
   ASSERT_EQ(seen.segments.size(), 5U);
   EXPECT_EQ(std::ranges::count(seen.segments, 0, &telemetry::Span::rail), 2 + (rails_[0]->reads.empty() ? 0 : 1));

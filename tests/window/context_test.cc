@@ -231,7 +231,7 @@ TEST_P(ContextTest, WorldsComeAndGoAndLeaveNothing) {
     const auto routes = [&] {
       const transport::ProgressGuard hold(engine.progress_lock());
       engine.progress();
-      return engine.registry().size();
+      return engine.peers().registry().size();
     };
     exchange(world, window, 0);
     const std::size_t before = routes();
@@ -244,7 +244,7 @@ TEST_P(ContextTest, WorldsComeAndGoAndLeaveNothing) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (routes() != before && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     EXPECT_EQ(routes(), before);
-    EXPECT_EQ(engine.worlds().size(), 1U);
+    EXPECT_EQ(engine.peers().worlds().size(), 1U);
     must(window.barrier());
   });
 }
@@ -286,9 +286,9 @@ TEST_P(ContextTest, MemoryOfOneWorldIsClosedToTheRanksOfAnother) {
       transport::Flow* flow = nullptr;
       {
         const transport::ProgressGuard hold(engine.progress_lock());
-        flow = must(engine.flow(id));
+        flow = must(engine.peers().flow(id));
         if (from == &other) {
-          ASSERT_TRUE(engine.try_records(*flow, &put, nullptr, number));
+          ASSERT_TRUE(engine.submissions().try_records(*flow, &put, nullptr, number));
         }
       }
       if (from != &other) continue;

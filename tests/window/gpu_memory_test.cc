@@ -86,6 +86,38 @@ TEST_P(GpuWindows, EveryByteIsThereAtItsSignal) {
   });
 }
 
+/// A question to the driver takes longer than a small put.
+TEST_P(GpuWindow, MemoryThatIsSurelyTheHostsIsNotAskedAbout) {
+  run_processes_over(GetParam(), 2, [](World& world, ProcessRendezvous&) {
+    const Gpu gpu;
+    if (!gpu.is_double()) GTEST_SKIP() << "a driver does not say how often it was asked";
+    const auto questions = [&] { return gpu.call<std::uint64_t()>("cuda_double_questions")(); };
+    auto window = must(Window::allocate(world, 1 << 20));
+    const int other = 1 - world.rank();
+    std::vector<std::byte> heap(1 << 20);
+    const std::span<std::byte> remembered = heap;
+    must(world.remember(remembered));
+    // Not a variable: a sanitizer keeps those elsewhere.
+    const std::span<std::byte> stack(static_cast<std::byte*>(__builtin_alloca(64)), 64);
+    std::ranges::fill(stack, std::byte{1});
+    must(window.wait(must(window.put(other, 0, stack.data(), stack.size()))));
+    must(window.wait(must(window.put(other, 0, window.local().data(), 4096))));
+    const std::uint64_t before = questions();
+    for (int i = 0; i < 100; ++i) {
+      for (const std::span<const std::byte> from :
+           {std::span<const std::byte>(stack), std::span<const std::byte>(window.local()).subspan(100, 50),
+            std::span<const std::byte>(remembered).subspan(8192, 60)})
+        must(window.wait(must(window.put(other, 0, from.data(), from.size()))));
+    }
+    EXPECT_EQ(questions(), before);
+    world.forget(remembered);
+    must(window.wait(must(window.put(other, 0, remembered.data() + 8192, 60))));
+    EXPECT_GT(questions(), before) << "what is forgotten may be anybody's";
+    must(window.barrier());
+    must(window.close());
+  });
+}
+
 TEST_P(GpuWindows, GetsBringWhatIsThere) {
   run_processes_over(way(), 2, [mix = mix()](World& world, ProcessRendezvous&) {
     const Gpu gpu;

@@ -223,7 +223,7 @@ TEST_P(WakeTest, ACallerWhoWaitsDoesNotWakeItsProgressThread) {
         must(window.put_signal(peer, 0, &value, sizeof value, {1, 1}));
         continue;
       }
-      ASSERT_TRUE(becomes_true([&] { return engine.waiting().attended() && engine.outstanding() == 0; }));
+      ASSERT_TRUE(becomes_true([&] { return engine.waiting().attended() && engine.completions().outstanding() == 0; }));
       const std::uint64_t before = engine.waiting().nudges();
       must(window.put_signal(peer, 0, &value, sizeof value, {1, 1}));
       must(window.wait_signal(1, Comparison::greater_equal, round));
@@ -251,7 +251,7 @@ TEST_P(WakeTest, WhatACallerLeavesUndoneItsProgressThreadDoes) {
       if (round % 2 == 1) must(window.wait(must(window.put_signal(1, 0, source.data(), 8, {1, 1}))));
       const std::size_t bytes = round % 3 == 0 ? source.size() : 8;
       must(window.put_signal(1, 0, source.data(), bytes, {2, 1}));
-      EXPECT_TRUE(becomes_true([&] { return engine.outstanding() == 0; })) << "round " << round;
+      EXPECT_TRUE(becomes_true([&] { return engine.completions().outstanding() == 0; })) << "round " << round;
     }
     must(window.barrier());
     EXPECT_EQ(window.read_signal(2), world.rank() == 1 ? std::uint64_t{kRounds} : 0U);

@@ -77,7 +77,8 @@ Result<void> TcpRail::open_parts(const Settings& settings) {
   constexpr std::uint64_t kBytesPerMegabit = 1'000'000 / 8;
   socket_options_.traffic_class = static_cast<std::uint8_t>(settings.traffic_class);
   socket_options_.pacing = settings.pacing_mbps * kBytesPerMegabit;
-  socket_options_.congestion = settings.congestion;
+  // What stays within the host meets no congestion, and a kernel whose default is to pace (bbr) arms timers for it.
+  socket_options_.congestion = settings.congestion.empty() && interface_.loopback ? "reno" : settings.congestion;
   if (auto listens = open_listener(settings); !listens) return listens;
   static LogLimit limit(1, 60'000'000'000);
   if (const std::string wrong = settings_in_the_way(interface_); bound_ && !wrong.empty() && limit.allow(now_ns()))

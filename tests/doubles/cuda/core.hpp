@@ -118,6 +118,7 @@ struct State {
   std::atomic<int> rdma_ordering{0};
   std::atomic<bool> rdma_flush{true};
   std::atomic<std::uint64_t> flushes{0};
+  std::atomic<std::uint64_t> questions{0};  ///< whose memory an address is
   std::atomic<std::uint64_t> freed_under_nic{0};
   std::set<NicMapping*> nic_mappings;
   std::deque<HeldWrite> held_writes;

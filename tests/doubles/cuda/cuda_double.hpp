@@ -58,6 +58,8 @@ void cuda_double_set_dma_bufs(int has);
 /// How writes of NICs become visible, from now on: what the device says of their order, and whether it has the flush
 /// call.
 void cuda_double_set_rdma(int ordering, int flush);
+/// How often it was asked whose memory an address is.
+std::uint64_t cuda_double_questions();
 /// Flush calls that were made.
 std::uint64_t cuda_double_flushes();
 /// Bytes that NICs have written and devices do not see yet.

@@ -254,12 +254,15 @@ CUDA_DOUBLE_CALL Code cuMemHostGetDevicePointer_v2(Address* device, void* host, 
 CUDA_DOUBLE_CALL Code cuPointerGetAttributes(unsigned count, int* attributes, void** values, Address address) {
   State& all = state();
   if (!all.started) return cuda::kNotInitialized;
+  ++all.questions;
   const std::lock_guard lock(all.mutex);
   for (unsigned i = 0; i < count; ++i) {
     if (!fill(values[i], attributes[i], address, all)) return cuda::kInvalidValue;
   }
   return cuda::kSuccess;
 }
+
+CUDA_DOUBLE_CALL std::uint64_t cuda_double_questions() { return state().questions.load(); }
 
 CUDA_DOUBLE_CALL Code cuMemGetAddressRange_v2(Address* base, std::size_t* bytes, Address address) {
   const std::lock_guard lock(state().mutex);

@@ -1,10 +1,10 @@
-/// Taking memory back while operations of our own use it.
+#include "transport/revocation.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "base/log.hpp"
-#include "transport/engine.hpp"
 
 namespace railyard::transport {
 namespace {
@@ -25,93 +25,93 @@ bool is_held(const Segment& segment) { return segment.operation != nullptr && se
 
 }  // namespace
 
-bool Engine::holds(const memory::Region& region) {
+bool Revocation::holds(const memory::Region& region) {
   bool held = false;
-  core_.pools.for_each_segment(
+  parts_.core.pools.for_each_segment(
       [&](const Segment& segment) { held |= is_held(segment) && segment.operation->region.get() == &region; });
   return held;
 }
 
-void Engine::revoke(memory::Region& region) {
+void Revocation::revoke(memory::Region& region) {
   if (region.revoked()) return;
   withdraw_results(region.memory());
   take_back([&](const Operation& operation) { return uses(operation, region); });
   region.revoke();
 }
 
-void Engine::revoke(std::span<const std::byte> memory) {
+void Revocation::revoke(std::span<const std::byte> memory) {
   withdraw_results(memory);
   take_back([&](const Operation& operation) { return overlap(operation.local, operation.bytes, memory); });
 }
 
 /// Values that were fetched are not written there.
-void Engine::withdraw_results(std::span<const std::byte> memory) {
-  Slots& slots = completions_.slots();
+void Revocation::withdraw_results(std::span<const std::byte> memory) {
+  Slots& slots = parts_.completions.slots();
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
     Slots::Content& content = slots.content(slot);
     if (overlap(static_cast<const std::byte*>(content.before), content.width, memory)) content.withdrawn = true;
   }
 }
 
-void Engine::revoke(const Flow& flow) {
+void Revocation::revoke(const Flow& flow) {
   take_back([&](const Operation& operation) { return operation.flow == &flow && operation.local != nullptr; });
 }
 
-void Engine::revoke_registration(memory::Region& region) {
+void Revocation::revoke_registration(memory::Region& region) {
   take_back([&](const Operation& operation) { return operation.region.get() == &region; });
   region.revoke();
 }
 
-void Engine::take_back(const std::function<bool(const Operation&)>& chosen) {
-  core_.now = core_.clock->now();
-  core_.pools.for_each_operation([&](Operation& operation) {
+void Revocation::take_back(const std::function<bool(const Operation&)>& chosen) {
+  parts_.core.now = parts_.core.clock->now();
+  parts_.core.pools.for_each_operation([&](Operation& operation) {
     if (operation.flow == nullptr || !chosen(operation)) return;
     operation.withdrawn = true;
     // What is not whole still waits to be sent. What is may have arrived: only a chunk that must go out again fails it.
     if (!operation.whole)
-      completions_.fail(operation, FailureCause::deregistered, operation.flow->sender.next_sequence());
+      parts_.completions.fail(operation, FailureCause::deregistered, operation.flow->sender.next_sequence());
   });
   take_back_segments(chosen);
 }
 
 /// A rail lets go of a chunk when its link ends: that is the only way that every driver has.
-void Engine::take_back_segments(const std::function<bool(const Operation&)>& chosen) {
+void Revocation::take_back_segments(const std::function<bool(const Operation&)>& chosen) {
   std::vector<const Segment*> waiting;
-  core_.pools.for_each_segment([&](const Segment& segment) {
+  parts_.core.pools.for_each_segment([&](const Segment& segment) {
     if (is_held(segment) && chosen(*segment.operation)) waiting.push_back(&segment);
   });
   for (const Segment* segment : waiting) {
     Route& route = *segment->operation->flow->route;
     Link& link = route.links[segment->link];
     if (segment->epoch != link.health.epoch || !link.up()) continue;  // that link has ended already
-    failover_.fail_link(route, link, LossCause::revoked);
-    links_.drop(link);  // where nobody is left who would have it made anew
+    parts_.failover.fail_link(route, link, LossCause::revoked);
+    parts_.links.drop(link);  // where nobody is left who would have it made anew
   }
   const auto held = [](const Segment* segment) { return segment->posted; };
-  for (const std::int64_t began = core_.clock->now();
-       std::ranges::any_of(waiting, held) && core_.clock->now() - began < kMostReturn;)
-    if (poll_once() == 0) core_.clock->idle();
+  for (const std::int64_t began = parts_.core.clock->now();
+       std::ranges::any_of(waiting, held) && parts_.core.clock->now() - began < kMostReturn;)
+    if (parts_.poll() == 0) parts_.core.clock->idle();
   for (const Segment* segment : waiting)
-    if (segment->posted) core_.note_stuck(*segment);
-  if (core_.rails_stuck) stop_stuck_rails();
+    if (segment->posted) parts_.core.note_stuck(*segment);
+  if (parts_.core.rails_stuck) stop_stuck_rails();
 }
 
 /// A rail that does not let go of what a link that has ended held may still read or write it. Stopping the rail is what
 /// remains: it touches no memory from then on, and what it carried goes over the others.
-void Engine::stop_stuck_rails() {
-  core_.rails_stuck = false;
-  for (std::size_t index = 0; index < core_.rails.size(); ++index) {
-    RailState& rail = core_.rails.state(index);
+void Revocation::stop_stuck_rails() {
+  parts_.core.rails_stuck = false;
+  for (std::size_t index = 0; index < parts_.core.rails.size(); ++index) {
+    RailState& rail = parts_.core.rails.state(index);
     if (!rail.stuck) continue;
     log_error(rail.rail->in_log(), "does not let go of memory that a link which has ended used: the rail is stopped");
     RailSet::stop(rail);
-    failover_.fail_links_of(rail);
+    parts_.failover.fail_links_of(rail);
     std::vector<Segment*> carried;
-    core_.pools.for_each_segment_and_frame([&](Segment& segment) {
-      if (core_.carries(rail, segment)) carried.push_back(&segment);
+    parts_.core.pools.for_each_segment_and_frame([&](Segment& segment) {
+      if (parts_.core.carries(rail, segment)) carried.push_back(&segment);
     });
     for (Segment* segment : carried)
-      if (segment->posted) failover_.on_failed(*segment, fabric::Blame::link, "its rail was stopped");
+      if (segment->posted) parts_.failover.on_failed(*segment, fabric::Blame::link, "its rail was stopped");
   }
 }
 
