@@ -29,6 +29,7 @@ namespace {
 
 Result<void> finish_worlds(std::vector<WorldAssembly>& begun, std::vector<World>& worlds) {
   std::vector<std::vector<std::byte>> contributions;
+  contributions.reserve(begun.size());
   for (const WorldAssembly& assembly : begun) contributions.push_back(assembly.contribution());
   for (WorldAssembly& assembly : begun) {
     auto world = assembly.finish(contributions);
