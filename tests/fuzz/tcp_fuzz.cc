@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -22,8 +24,10 @@ using namespace railyard;               // NOLINT(google-build-using-namespace)
 using namespace railyard::fabric;       // NOLINT(google-build-using-namespace)
 using namespace railyard::fabric::tcp;  // NOLINT(google-build-using-namespace)
 
-void require(bool condition) {
-  if (!condition) std::abort();
+void require(bool condition, int line = __builtin_LINE()) {
+  if (condition) return;
+  std::fprintf(stderr, "tcp_fuzz.cc:%d: not so (errno %d)\n", line, errno);
+  std::abort();
 }
 
 void parse_all(std::span<const std::byte> bytes) {
